@@ -1,0 +1,1 @@
+"""The API: typed models of MegatronFSDPJob, from which crds/ is generated."""

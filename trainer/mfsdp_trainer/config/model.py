@@ -1,0 +1,32 @@
+"""Which model is trained: a transformers causal language model, from a directory or from a
+config."""
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from .base import ConfigModel
+
+
+class ModelConfig(ConfigModel):
+    """A Hugging Face transformers causal language model; exactly one of path and config."""
+
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """Local directory with a transformers model: config.json, and safetensors to start from."""
+    config: dict[str, Any] | None = None
+    """A transformers configuration, e.g. {model_type: llama, hidden_size: 256, ...}: the model
+    starts from random
+    weights that depend on training.seed and the parameters' names only. vocab_size defaults to the
+    tokenizer's."""
+    random_init: bool = False
+    """With path: take the architecture only and start from random weights."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ModelConfig":
+        if (self.path is None) == (self.config is None):
+            raise ValueError("set exactly one of model.path and model.config")
+        if self.config is not None and not isinstance(self.config.get("model_type"), str):
+            raise ValueError(
+                "model.config.model_type must name a transformers model type, e.g. llama"
+            )
+        return self

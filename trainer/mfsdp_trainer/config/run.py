@@ -1,0 +1,55 @@
+"""`TrainerConfig`: all that one run needs to know, as `mfsdp-train --config FILE` reads it."""
+
+from pydantic import Field, model_validator
+
+from .checkpoint import CheckpointConfig
+from .data import DataConfig
+from .logs import LoggingConfig
+from .model import ModelConfig
+from .sharding import ResolvedSharding, ShardingFields, resolve_sharding
+from .training import TrainingConfig
+
+
+class TrainerConfig(ShardingFields):
+    """One run of the built-in trainer. The operator writes `nodes` and `procsPerNode` resolved."""
+
+    nodes: int = Field(default=1, ge=1, le=16_384)
+    """Pods of the gang; each runs procsPerNode processes."""
+    procs_per_node: int = Field(default=1, ge=1, le=256)
+    """Processes in each pod."""
+    gpus_per_node: int = Field(default=0, ge=0, le=256)
+    """GPUs of each pod; 0: train on the CPU over gloo."""
+    model: ModelConfig
+    """The model to train."""
+    data: DataConfig
+    """The text to train on."""
+    training: TrainingConfig
+    """Length, batch, optimizer, schedule, precision."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints and the exported model."""
+    logging: LoggingConfig = LoggingConfig()
+    """Log lines and the HTTP endpoint."""
+
+    @model_validator(mode="after")
+    def _resolvable(self) -> "TrainerConfig":
+        if self.gpus_per_node and self.procs_per_node > self.gpus_per_node:
+            raise ValueError(
+                "procsPerNode must not exceed gpusPerNode: each process needs a GPU of its own"
+            )
+        self.resolve()
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Processes in the gang."""
+        return self.nodes * self.procs_per_node
+
+    def resolve(self) -> ResolvedSharding:
+        """Engine, strategy, world size and micro-batches in effect. Raises ValueError naming field
+        and fix."""
+        return resolve_sharding(
+            self,
+            world_size=self.world_size,
+            micro_batch_size=self.training.micro_batch_size,
+            global_batch_size=self.training.global_batch_size,
+        )
