@@ -1,0 +1,78 @@
+"""A job as the API server hands it out, typed: `parse_job(manifest)`.
+
+Metadata, spec and status are parsed apart, so that the operator can still say on a job's status
+that its spec is wrong.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from .names import API_VERSION, KIND, name_problem
+from .problems import InvalidSpecError, describe
+from .spec import JobSpec
+from .status import JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class JobMeta:
+    """The part of ObjectMeta that is needed. `uid` and `resource_version` are empty in a file."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    generation: int
+    deleting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A MegatronFSDPJob with a spec that is well formed (not yet one that adds up: `resolve`)."""
+
+    meta: JobMeta
+    spec: JobSpec
+    status: JobStatus
+
+
+def parse_meta(manifest: Mapping[str, Any]) -> JobMeta:
+    """Metadata of a manifest; what is absent is empty or zero."""
+    meta = manifest.get("metadata")
+    meta = meta if isinstance(meta, Mapping) else {}
+    return JobMeta(
+        namespace=str(meta.get("namespace") or ""),
+        name=str(meta.get("name") or ""),
+        uid=str(meta.get("uid") or ""),
+        resource_version=str(meta.get("resourceVersion") or ""),
+        generation=int(meta.get("generation") or 0),
+        deleting=bool(meta.get("deletionTimestamp")),
+    )
+
+
+def parse_spec(raw: object) -> JobSpec:
+    """The spec of a manifest. Raises InvalidSpecError with a line for every problem."""
+    try:
+        return JobSpec.model_validate({} if raw is None else raw)
+    except ValidationError as error:
+        raise InvalidSpecError(describe(error, "spec")) from error
+
+
+def parse_status(raw: object) -> JobStatus:
+    """The status of a manifest. Fields of a newer operator are ignored: a downgrade must work."""
+    return JobStatus.model_validate({} if raw is None else raw, extra="ignore")
+
+
+def parse_job(manifest: Mapping[str, Any]) -> Job:
+    """Parse a whole manifest, from the API server or from a file.
+
+    Raises InvalidSpecError with a line for every problem, each naming its field.
+    """
+    if (manifest.get("apiVersion"), manifest.get("kind")) != (API_VERSION, KIND):
+        raise InvalidSpecError([f"apiVersion and kind: must be {API_VERSION} and {KIND}"])
+    meta = parse_meta(manifest)
+    problem = name_problem(meta.name)
+    if problem:
+        raise InvalidSpecError([problem])
+    return Job(meta, parse_spec(manifest.get("spec")), parse_status(manifest.get("status")))
