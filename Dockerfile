@@ -14,6 +14,8 @@ ENV PATH=/opt/mfsdp/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1
 
 FROM base AS uv
+# The system's certificates, so that a company's own CA that is mounted or added here is trusted.
+ENV UV_SYSTEM_CERTS=true
 COPY requirements/uv.txt requirements/build.txt /requirements/
 RUN python3 -m venv /opt/uv \
     && /opt/uv/bin/python -m pip install --no-cache-dir --require-hashes -r /requirements/uv.txt \
@@ -31,7 +33,7 @@ COPY requirements/operator.txt /requirements/
 RUN --mount=type=bind,from=uv,source=/opt/uv,target=/opt/uv \
     --mount=type=cache,target=/var/cache/uv \
     python3 -m venv --without-pip /opt/mfsdp \
-    && UV_LINK_MODE=copy UV_CACHE_DIR=/var/cache/uv /opt/uv/bin/uv pip sync \
+    && /opt/uv/bin/uv pip sync --system-certs --link-mode copy --cache-dir /var/cache/uv \
         --python /opt/mfsdp --compile-bytecode --require-hashes /requirements/operator.txt
 
 FROM operator-deps AS operator
@@ -47,7 +49,7 @@ COPY requirements/trainer.txt /requirements/
 RUN --mount=type=bind,from=uv,source=/opt/uv,target=/opt/uv \
     --mount=type=cache,target=/var/cache/uv \
     python3 -m venv --without-pip /opt/mfsdp \
-    && UV_LINK_MODE=copy UV_CACHE_DIR=/var/cache/uv /opt/uv/bin/uv pip sync \
+    && /opt/uv/bin/uv pip sync --system-certs --link-mode copy --cache-dir /var/cache/uv \
         --python /opt/mfsdp --compile-bytecode --require-hashes /requirements/trainer.txt
 
 FROM trainer-deps AS trainer
