@@ -20,6 +20,17 @@ class JobPhase(StrEnum):
     FAILED = "Failed"
 
 
+class AttemptState(StrEnum):
+    """Where the current attempt stands. It decides what a missing pod means."""
+
+    CREATING = "Creating"
+    """Its pods are being made: a missing pod is yet to come."""
+    ACTIVE = "Active"
+    """All its pods were made: a missing pod has vanished."""
+    ENDED = "Ended"
+    """It is over. The next one starts once every pod of it is gone and nothing forbids it."""
+
+
 class Condition(ConfigModel):
     """A Kubernetes condition (meta/v1)."""
 
@@ -84,6 +95,8 @@ class TrainingStatus(ConfigModel):
     """Trained tokens a second, over all ranks."""
     eta_seconds: int | None = None
     """Estimated seconds until the last step."""
+    resumed_from_step: int | None = None
+    """Step of the checkpoint that the attempt went on from."""
     checkpoint_step: int | None = None
     """Step of the newest checkpoint."""
     updated_at: str = ""
@@ -91,10 +104,12 @@ class TrainingStatus(ConfigModel):
 
 
 class LastFailure(ConfigModel):
-    """The failure that ended the last failed attempt."""
+    """What ended the last attempt that did not end well."""
 
     attempt: int = 0
     """Which attempt."""
+    disruption: bool = False
+    """true: an eviction, a lost node or a deleted pod ended it, not the program."""
     reason: str = ""
     """One word."""
     message: str = ""
@@ -120,6 +135,10 @@ class JobStatus(ConfigModel):
     Failed."""
     attempt: int = 0
     """Number of the current attempt; 0 before the first."""
+    attempt_state: AttemptState | None = None
+    """Creating, Active or Ended; absent before the first attempt."""
+    next_attempt_time: str | None = None
+    """The next attempt starts no earlier: back-off after a failure."""
     sharding: ResolvedSharding | None = None
     """Engine, strategy, world size and micro-batches in effect."""
     gpus: int = 0
