@@ -4,13 +4,15 @@ Metadata, spec and status are parsed apart, so that the operator can still say o
 that its spec is wrong.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from .names import API_VERSION, KIND, name_problem
+from . import rules
+from .names import API_VERSION, KIND, MAX_JOB_NAME
 from .problems import InvalidSpecError, describe
 from .spec import JobSpec
 from .status import JobStatus
@@ -35,6 +37,15 @@ class Job:
     meta: JobMeta
     spec: JobSpec
     status: JobStatus
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with a job's name, and the fix; None if nothing is."""
+    if len(name) > MAX_JOB_NAME:
+        return f"metadata.name: {rules.NAME_LENGTH}"
+    if not re.search(rules.NAME_PATTERN, name):
+        return f"metadata.name: {rules.NAME_FORM}"
+    return None
 
 
 def parse_meta(manifest: Mapping[str, Any]) -> JobMeta:
@@ -72,7 +83,6 @@ def parse_job(manifest: Mapping[str, Any]) -> Job:
     if (manifest.get("apiVersion"), manifest.get("kind")) != (API_VERSION, KIND):
         raise InvalidSpecError([f"apiVersion and kind: must be {API_VERSION} and {KIND}"])
     meta = parse_meta(manifest)
-    problem = name_problem(meta.name)
-    if problem:
+    if problem := name_problem(meta.name):
         raise InvalidSpecError([problem])
     return Job(meta, parse_spec(manifest.get("spec")), parse_status(manifest.get("status")))

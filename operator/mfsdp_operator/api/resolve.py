@@ -1,10 +1,11 @@
 """From what the user wrote to what runs: every default that depends on another field, once.
 
-Pure. The same rules stand as CEL in the CRD (`cel.py`), so that `kubectl apply` refuses early; here
-they hold for files that never saw an API server, and for the few things that CEL cannot see
-(anything inside `template`).
+Pure. The same rules stand as CEL in the CRD (`cel.py`, words in `rules.py`), so that `kubectl
+apply` refuses early; here they hold for files that never saw an API server, and for the shapes
+inside `template` that have no schema.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,13 +18,12 @@ from mfsdp_trainer.config import (
     TrainerConfig,
     resolve_sharding,
 )
+from mfsdp_trainer.config.data import TokenizerKind
 
+from . import rules
 from .problems import InvalidSpecError, describe
 from .spec import JobSpec
-from .template import MAX_CONNECTIONS_ENV, env_value, has_own_program, shape_problems
-
-BUILT_IN_SECTIONS = ("model", "data", "training")
-_SYSTEM_DIRECTORIES = ("/dev", "/etc", "/proc", "/sys", "/tmp", "/usr", "/bin", "/lib", "/sbin")
+from .template import env_values, has_own_program, template_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,10 @@ class ResolvedJob:
 
 
 def resolve(spec: JobSpec) -> ResolvedJob:
-    """Resolve a well-formed spec. Raises InvalidSpecError with a line for every problem, each naming its
-    field and the fix."""
+    """Resolve a well-formed spec.
+
+    Raises InvalidSpecError with a line for every problem, each naming its field and the fix.
+    """
     problems = list(spec_problems(spec))
     if problems:
         raise InvalidSpecError(problems)
@@ -63,59 +65,57 @@ def resolve(spec: JobSpec) -> ResolvedJob:
 
 
 def spec_problems(spec: JobSpec) -> Iterator[str]:
-    """What is wrong with a spec beyond its fields' own types and bounds, in the order of fields."""
-    yield from _process_problems(spec)
-    yield from _path_problems(spec)
-    yield from shape_problems(spec.template)
-    if not has_own_program(spec.template):
-        for section in BUILT_IN_SECTIONS:
-            if getattr(spec, section) is None:
-                yield (
-                    f"spec.{section}: required, unless template gives the container trainer a "
-                    "command of its own"
-                )
-    engine = spec.use_megatron_fsdp or spec.use_torch_fsdp2
-    if engine and env_value(spec.template, MAX_CONNECTIONS_ENV) == "1":
-        yield (
-            f"spec.template: {MAX_CONNECTIONS_ENV}=1 makes sharding engines wait for their own "
-            "communication: leave it unset (the operator sets 32)"
-        )
+    """What is wrong with a spec beyond its fields' own types and bounds."""
     yield from _sharding_problems(spec)
-
-
-def _process_problems(spec: JobSpec) -> Iterator[str]:
-    if spec.gpus_per_node and spec.resolved_procs_per_node > spec.gpus_per_node:
-        yield (
-            f"spec.procsPerNode: {spec.procs_per_node} is more than gpusPerNode "
-            f"{spec.gpus_per_node}: each process needs a GPU of its own"
-        )
-    if spec.use_megatron_fsdp and not spec.gpus_per_node:
-        yield (
-            "spec.useMegatronFSDP: needs GPUs: set gpusPerNode to 1 or more, or use useTorchFSDP2 "
-            "on CPUs"
-        )
-
-
-def _path_problems(spec: JobSpec) -> Iterator[str]:
-    path = spec.checkpoint.path
-    if not path.startswith("/") or ".." in path.split("/") or ":" in path:
-        yield f"spec.checkpoint.path: {path} must be an absolute path without '..' and ':'"
-        return
-    if path.rstrip("/") == "":
-        yield "spec.checkpoint.path: must be a directory below /, for instance /checkpoints"
-    for directory in _SYSTEM_DIRECTORIES:
-        if path == directory or path.startswith(directory + "/"):
-            yield (
-                f"spec.checkpoint.path: {path} is inside {directory}, which belongs to the "
-                "container: use a directory of its own, for instance /checkpoints"
-            )
+    yield from _section_problems(spec)
+    yield from _place_problems(spec)
+    yield from template_problems(spec.template)
+    engine = spec.use_megatron_fsdp or spec.use_torch_fsdp2
+    if engine and "1" in env_values(spec.template, rules.MAX_CONNECTIONS_ENV):
+        yield f"spec.template: {rules.MAX_CONNECTIONS}"
 
 
 def _sharding_problems(spec: JobSpec) -> Iterator[str]:
+    if spec.use_megatron_fsdp and not spec.gpus_per_node:
+        yield f"spec.useMegatronFSDP: {rules.MEGATRON_NEEDS_GPUS}"
+    if spec.gpus_per_node and spec.resolved_procs_per_node > spec.gpus_per_node:
+        yield f"spec.procsPerNode: {rules.PROCS_EXCEED_GPUS}"
     try:
-        _sharding(spec, spec.nodes * spec.resolved_procs_per_node)
+        sharding = _sharding(spec, spec.nodes * spec.resolved_procs_per_node)
     except ValueError as error:
         yield f"spec: {error}"
+        return
+    if spec.data_parallel_replicas > 1 and sharding.strategy is ShardingStrategy.NO_SHARD:
+        yield f"spec.dataParallelReplicas: {rules.REPLICAS_NEED_SHARDS}"
+
+
+def _section_problems(spec: JobSpec) -> Iterator[str]:
+    if not has_own_program(spec.template):
+        for section in rules.BUILT_IN_SECTIONS:
+            if getattr(spec, section) is None:
+                yield f"spec.{section}: {rules.SECTION_REQUIRED}"
+    if spec.data is None:
+        return
+    tokenizer, model_path = spec.data.tokenizer, spec.model and spec.model.path
+    if tokenizer.kind is TokenizerKind.HUGGING_FACE:
+        if not (tokenizer.path or model_path):
+            yield f"spec.data.tokenizer.path: {rules.TOKENIZER_PATH}"
+    elif tokenizer.path:
+        yield f"spec.data.tokenizer.path: {rules.TOKENIZER_KIND}"
+
+
+def _place_problems(spec: JobSpec) -> Iterator[str]:
+    path, pvc = spec.checkpoint.path, spec.checkpoint.pvc
+    if not re.search(rules.RESOURCE_PATTERN, spec.gpu_resource):
+        yield f"spec.gpuResource: {rules.RESOURCE_FORM}"
+    if not re.search(rules.PATH_PATTERN, path) or re.search(rules.DOTS_PATTERN, path):
+        yield f"spec.checkpoint.path: {rules.PATH_FORM}"
+    elif re.search(rules.SYSTEM_PATTERN, path):
+        yield f"spec.checkpoint.path: {rules.PATH_SYSTEM}"
+    if pvc is not None and not re.search(rules.PVC_PATTERN, pvc):
+        yield f"spec.checkpoint.pvc: {rules.PVC_FORM}"
+    if spec.logging.port == rules.MASTER_PORT:
+        yield f"spec.logging.port: {rules.PORT_TAKEN}"
 
 
 def _sharding(spec: JobSpec, world_size: int) -> ResolvedSharding:

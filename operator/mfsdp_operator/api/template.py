@@ -1,24 +1,23 @@
-"""What the API reads in `spec.template`, which has no schema: its container `trainer`.
+"""What the API reads in `spec.template`, and what it says about one that cannot work.
 
-The rules here cannot be CEL: inside a preserve-unknown field no path compiles.
+CEL in the CRD says the same; here it holds for files, and for fields that have no schema.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mfsdp_trainer.contract import CONTAINER_NAME
 
-MAX_CONNECTIONS_ENV = "CUDA_DEVICE_MAX_CONNECTIONS"
+from . import rules
+from .names import RESERVED_LABEL_PREFIX
 
 
 def trainer_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container named trainer, or an empty mapping. Tolerates any shape: see `shape_problems`
-    for what is said about a wrong one."""
-    spec = template.get("spec")
-    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    """The container named trainer, or an empty mapping; of a template of any shape."""
+    containers = _mapping(template.get("spec")).get("containers")
     for container in containers if isinstance(containers, list) else ():
-        if isinstance(container, Mapping) and container.get("name") == CONTAINER_NAME:
-            return container
+        if _mapping(container).get("name") == CONTAINER_NAME:
+            return _mapping(container)
     return {}
 
 
@@ -27,36 +26,54 @@ def has_own_program(template: Mapping[str, Any]) -> bool:
     return bool(trainer_container(template).get("command"))
 
 
-def env_value(template: Mapping[str, Any], name: str) -> str | None:
-    """The literal value that the template gives an environment variable of the trainer."""
+def env_values(template: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The literal values that the template gives an environment variable of the trainer."""
     env = trainer_container(template).get("env")
-    for entry in env if isinstance(env, list) else ():
-        if isinstance(entry, Mapping) and entry.get("name") == name:
-            value = entry.get("value")
-            return None if value is None else str(value)
-    return None
+    entries = [_mapping(entry) for entry in (env if isinstance(env, list) else ())]
+    return tuple(str(e["value"]) for e in entries if e.get("name") == name and "value" in e)
 
 
-def shape_problems(template: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the template's outline: one line each."""
-    problems = [
-        f"spec.template.{key}: no such field: a template has metadata and spec"
-        for key in sorted(set(template) - {"metadata", "spec"})
-    ]
-    for key in ("metadata", "spec"):
-        if not isinstance(template.get(key, {}), Mapping):
-            problems.append(f"spec.template.{key}: must be an object")
-    spec = template.get("spec")
-    if isinstance(spec, Mapping):
-        problems += _container_problems(spec.get("containers", []))
-    return problems
+def template_problems(template: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a template: one line each, naming field and fix."""
+    for key in sorted(set(template) - {"metadata", "spec"}):
+        yield f"spec.template.{key}: no such field: a template has metadata and spec"
+    metadata, spec = template.get("metadata", {}), template.get("spec", {})
+    if isinstance(metadata, Mapping):
+        yield from _metadata_problems(metadata)
+    else:
+        yield "spec.template.metadata: must be an object"
+    if not isinstance(spec, Mapping):
+        yield "spec.template.spec: must be an object"
+        return
+    for field in rules.RESERVED_POD_FIELDS:
+        if field in spec:
+            yield f"spec.template.spec.{field}: {field} {rules.RESERVED_FIELD}"
+    yield from _container_problems(spec.get("containers", []))
 
 
-def _container_problems(containers: object) -> list[str]:
+def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted(set(metadata) - {"labels", "annotations"}):
+        yield (
+            f"spec.template.metadata.{key}: no such field: the operator names and owns the pods; "
+            "labels and annotations are yours"
+        )
+    for key in _mapping(metadata.get("labels")):
+        if str(key).startswith(RESERVED_LABEL_PREFIX) or key in rules.RESERVED_LABELS:
+            yield f"spec.template.metadata.labels: {rules.RESERVED_LABEL}"
+
+
+def _container_problems(containers: object) -> Iterator[str]:
+    where = "spec.template.spec.containers"
     if not isinstance(containers, list) or not all(isinstance(c, Mapping) for c in containers):
-        return ["spec.template.spec.containers: must be a list of containers"]
+        yield f"{where}: must be a list of containers"
+        return
     names = [container.get("name") for container in containers]
     if not all(isinstance(name, str) and name for name in names):
-        return ["spec.template.spec.containers: every container needs a name"]
-    repeated = sorted({str(name) for name in names if names.count(name) > 1})
-    return [f"spec.template.spec.containers: the name {name} is used twice" for name in repeated]
+        yield f"{where}: every container needs a name"
+        return
+    for name in sorted({str(name) for name in names if names.count(name) > 1}):
+        yield f"{where}: the name {name} is used twice"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

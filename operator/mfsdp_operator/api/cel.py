@@ -1,0 +1,201 @@
+"""The CRD's validation rules (CEL): each names its place, so `kubectl apply` points at the field.
+
+Rules stand at `spec` or below, never at the root (but for the name): an upgrade that tightens a
+rule must let running jobs' status be written, and the API server only forgives old failures below
+the root. Divisors are guarded and numbers bounded, because a field that violates its minimum is
+still evaluated.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from mfsdp_trainer.contract import CONTAINER_NAME
+
+from . import rules
+from .names import LABEL_MANAGED_BY, MAX_JOB_NAME, MAX_NODES, RESERVED_LABEL_PREFIX
+from .refused import REFUSED
+
+_ENGINE: Final = "(self.useMegatronFSDP || self.useTorchFSDP2)"
+_PROCS: Final = (
+    "(has(self.procsPerNode) ? self.procsPerNode : self.gpusPerNode > 0 ? self.gpusPerNode : 1)"
+)
+_WORLD: Final = f"self.nodes * {_PROCS}"
+_OUT_OF_BOUNDS: Final = (
+    f"self.nodes < 1 || self.nodes > {MAX_NODES} || {_PROCS} < 1 || {_PROCS} > 256"
+)
+_CONTAINERS: Final = (
+    "has(self.template) && has(self.template.spec) && has(self.template.spec.containers)"
+    f" && self.template.spec.containers.exists(c, c.name == '{CONTAINER_NAME}' && "
+)
+_OWN_PROGRAM: Final = f"({_CONTAINERS} has(c.command) && size(c.command) > 0))"
+
+
+class Rule(NamedTuple):
+    """A rule at an object of the spec (`parent`, a path), blamed on `field` (a path below it)."""
+
+    parent: str
+    rule: str
+    message: str
+    field: str = ""
+    reason: str = "FieldValueForbidden"
+    expression: str = ""
+
+    def schema(self) -> dict[str, Any]:
+        """The entry of x-kubernetes-validations."""
+        entry = {"rule": self.rule, "message": self.message, "reason": self.reason}
+        if self.field:
+            entry["fieldPath"] = f".{self.field}"
+        if self.expression:
+            entry["messageExpression"] = self.expression
+        return entry
+
+
+NAME_RULES: Final = (
+    Rule("", f"size(self.metadata.name) <= {MAX_JOB_NAME}", rules.NAME_LENGTH, "metadata.name"),
+    Rule(
+        "", f"self.metadata.name.matches('{rules.NAME_PATTERN}')", rules.NAME_FORM, "metadata.name"
+    ),
+)
+
+_SHARDING_RULES: Final = (
+    Rule("", "!(self.useMegatronFSDP && self.useTorchFSDP2)", rules.EXCLUSIVE, "useTorchFSDP2"),
+    Rule(
+        "",
+        "!has(self.dataParallelShardingStrategy) || self.dataParallelShardingStrategy == 'no_shard'"
+        f" || {_ENGINE}",
+        f"dataParallelShardingStrategy {rules.STRATEGY_WITHOUT_ENGINE}",
+        "dataParallelShardingStrategy",
+        expression="'dataParallelShardingStrategy ' + self.dataParallelShardingStrategy + "
+        f"' {rules.STRATEGY_WITHOUT_ENGINE}'",
+    ),
+    Rule(
+        "",
+        "!self.useMegatronFSDP || self.gpusPerNode != 0",
+        rules.MEGATRON_NEEDS_GPUS,
+        "useMegatronFSDP",
+    ),
+    Rule(
+        "",
+        f"{_OUT_OF_BOUNDS} || self.dataParallelReplicas < 1 || "
+        f"({_WORLD}) % self.dataParallelReplicas == 0",
+        f"dataParallelReplicas {rules.REPLICAS_DIVIDE} (nodes x procsPerNode)",
+        "dataParallelReplicas",
+        expression="'dataParallelReplicas ' + string(self.dataParallelReplicas) + "
+        f"' {rules.REPLICAS_DIVIDE} ' + string({_WORLD}) + ' (nodes x procsPerNode)'",
+    ),
+    Rule(
+        "",
+        f"self.dataParallelReplicas <= 1 || {_ENGINE}",
+        rules.REPLICAS_NEED_ENGINE,
+        "dataParallelReplicas",
+    ),
+    Rule(
+        "",
+        f"self.dataParallelReplicas <= 1 || !{_ENGINE} || !has(self.dataParallelShardingStrategy)"
+        " || self.dataParallelShardingStrategy != 'no_shard'",
+        rules.REPLICAS_NEED_SHARDS,
+        "dataParallelReplicas",
+    ),
+    Rule(
+        "",
+        "self.gpusPerNode == 0 || !has(self.procsPerNode) || self.procsPerNode <= self.gpusPerNode",
+        rules.PROCS_EXCEED_GPUS,
+        "procsPerNode",
+    ),
+)
+
+_MICRO: Final = "self.training.microBatchSize"
+_GLOBAL: Final = "self.training.globalBatchSize"
+_BATCH_RULES: Final = (
+    Rule(
+        "",
+        f"!has(self.training) || {_OUT_OF_BOUNDS} || {_MICRO} < 1 || {_MICRO} > 65536 || "
+        f"{_GLOBAL} % ({_MICRO} * {_WORLD}) == 0",
+        f"training.globalBatchSize {rules.BATCH_MULTIPLE}",
+        "training.globalBatchSize",
+        expression=f"'training.globalBatchSize ' + string({_GLOBAL}) + ' {rules.BATCH_MULTIPLE} = '"
+        f" + string({_MICRO}) + ' x ' + string({_WORLD}) + ' = ' + string({_MICRO} * {_WORLD})",
+    ),
+    Rule("training", "self.warmupSteps <= self.steps", rules.WARMUP, "warmupSteps"),
+    Rule(
+        "training",
+        "self.minLearningRate <= self.learningRate",
+        rules.MIN_LEARNING_RATE,
+        "minLearningRate",
+    ),
+)
+
+_SOURCE_RULES: Final = (
+    Rule("model", "has(self.path) != has(self.config)", rules.MODEL_SOURCE),
+    Rule("data.sources[]", "has(self.path) != has(self.builtin)", rules.DATA_SOURCE),
+    Rule(
+        "",
+        "!has(self.data) || self.data.tokenizer.kind != 'huggingface' || "
+        "has(self.data.tokenizer.path) || (has(self.model) && has(self.model.path))",
+        rules.TOKENIZER_PATH,
+        "data.tokenizer.path",
+        "FieldValueRequired",
+    ),
+    Rule(
+        "data.tokenizer",
+        "!has(self.path) || self.kind == 'huggingface'",
+        rules.TOKENIZER_KIND,
+        "path",
+    ),
+)
+
+_PLACE_RULES: Final = (
+    Rule("gpuResource", f"self.matches('{rules.RESOURCE_PATTERN}')", rules.RESOURCE_FORM),
+    Rule("checkpoint.pvc", f"self.matches('{rules.PVC_PATTERN}')", rules.PVC_FORM),
+    Rule(
+        "checkpoint.path",
+        f"self.matches('{rules.PATH_PATTERN}') && !self.matches('{rules.DOTS_PATTERN}')",
+        rules.PATH_FORM,
+    ),
+    Rule("checkpoint.path", f"!self.matches('{rules.SYSTEM_PATTERN}')", rules.PATH_SYSTEM),
+    Rule("logging.port", f"self != {rules.MASTER_PORT}", rules.PORT_TAKEN),
+)
+
+_TEMPLATE_RULES: Final = (
+    Rule(
+        "",
+        f"!{_ENGINE} || !({_CONTAINERS} has(c.env) && c.env.exists(e, "
+        f"e.name == '{rules.MAX_CONNECTIONS_ENV}' && has(e.value) && e.value == '1')))",
+        rules.MAX_CONNECTIONS,
+        "template",
+    ),
+    Rule(
+        "template.metadata.labels",
+        f"self.all(k, !k.startsWith('{RESERVED_LABEL_PREFIX}') && k != '{LABEL_MANAGED_BY}')",
+        rules.RESERVED_LABEL,
+    ),
+    *(
+        Rule("template.spec", f"!has(self.{field})", f"{field} {rules.RESERVED_FIELD}", field)
+        for field in rules.RESERVED_POD_FIELDS
+    ),
+)
+
+
+def spec_rules(fields: Iterable[str]) -> Iterator[Rule]:
+    """All rules of a spec with these top-level fields; paths are relative to `spec`."""
+    yield from (
+        Rule(parent, f"!has(self.{name})", rules.misspelt(name, write), name)
+        for parent, name, _, write in REFUSED
+    )
+    yield from _SHARDING_RULES
+    yield from _BATCH_RULES
+    for section in rules.BUILT_IN_SECTIONS:
+        rule = f"has(self.{section}) || {_OWN_PROGRAM}"
+        yield Rule("", rule, rules.SECTION_REQUIRED, section, "FieldValueRequired")
+    yield from _SOURCE_RULES
+    yield from _PLACE_RULES
+    yield from _TEMPLATE_RULES
+    for field in fields:
+        if field not in rules.MUTABLE_FIELDS:
+            yield Rule("", _unchanged(field), rules.immutable(field), field)
+
+
+def _unchanged(field: str) -> str:
+    # has() on both sides: comparing the field alone would miss that it was added or removed.
+    mine, old = f"self.{field}", f"oldSelf.{field}"
+    return f"has({mine}) == has({old}) && (!has({mine}) || {mine} == {old})"

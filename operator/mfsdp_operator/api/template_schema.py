@@ -1,0 +1,112 @@
+"""The outline of `spec.template`: only what rules and the operator look at has a schema.
+
+A whole pod template would make the CRD too large for `kubectl apply`; everything else in it is kept
+as it is and judged by the API server when the pods are made.
+"""
+
+from .rules import RESERVED_POD_FIELDS
+from .schema import PRESERVE, Schema
+
+
+def template_properties() -> Schema:
+    """The properties of `spec.template`."""
+    return {
+        "metadata": _metadata(),
+        "spec": {
+            "description": "Pod spec: any field of one, but those that the operator sets.",
+            "type": "object",
+            "properties": {"containers": _containers(), **_reserved_pod_fields()},
+            PRESERVE: True,
+        },
+    }
+
+
+def _metadata() -> Schema:
+    return {
+        "description": "Labels and annotations of the pods.",
+        "type": "object",
+        "properties": {
+            "labels": {
+                "description": "Labels of the pods, beside the operator's own.",
+                "type": "object",
+                "maxProperties": 64,
+                "additionalProperties": {"type": "string", "maxLength": 63},
+            },
+            "annotations": {
+                "description": "Annotations of the pods.",
+                "type": "object",
+                "maxProperties": 64,
+                "additionalProperties": {"type": "string", "maxLength": 16384},
+            },
+        },
+    }
+
+
+def _reserved_pod_fields() -> Schema:
+    return {
+        field: {
+            "description": f"Refused: {field} is set by the operator.",
+            "type": "string",
+            "maxLength": 253,
+        }
+        for field in RESERVED_POD_FIELDS
+    }
+
+
+def _containers() -> Schema:
+    return {
+        "description": "Containers: the one named trainer is merged with the operator's own, others"
+        " run beside it.",
+        "type": "array",
+        "maxItems": 32,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+        "items": {
+            "description": "A container: any field of one.",
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {
+                    "description": "trainer, or the name of a container beside it.",
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 63,
+                },
+                "command": {
+                    "description": "In the container trainer: your own program, started in place of"
+                    " the built-in trainer with torchrun's environment.",
+                    "type": "array",
+                    "maxItems": 256,
+                    "items": {"type": "string", "maxLength": 131072},
+                },
+                "env": _env(),
+            },
+            PRESERVE: True,
+        },
+    }
+
+
+def _env() -> Schema:
+    return {
+        "description": "Environment variables of the container.",
+        "type": "array",
+        "maxItems": 512,
+        "items": {
+            "description": "An environment variable: any field of one.",
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {
+                    "description": "Name of the variable.",
+                    "type": "string",
+                    "maxLength": 256,
+                },
+                "value": {
+                    "description": "Its value.",
+                    "type": "string",
+                    "maxLength": 131072,
+                },
+            },
+            PRESERVE: True,
+        },
+    }
