@@ -1,0 +1,90 @@
+"""The image that the Dockerfile starts from: pulled, or made from Debian packages.
+
+A machine that reaches no image registry gets Debian with the distribution's Python under the same name.
+It lacks ``python`` and ``pip``: a Dockerfile that works on both calls ``python3 -m venv``.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .layers import buildah
+from .prerequisites import IMAGE_PACKAGES, install_packages
+from .settings import cache_root
+from .shell import BedError, run
+
+SUITE = "trixie"
+PACKAGES = "python3,python3-venv,ca-certificates,libgomp1"
+SALT = f"{SUITE} {PACKAGES}"  # part of every image's tag
+PULL_SECONDS = 45
+
+
+def _present(name: str) -> bool:
+    found = subprocess.run(
+        buildah("inspect", "--type", "image", name), capture_output=True, check=False
+    )
+    return found.returncode == 0
+
+
+def _pull(name: str) -> bool:
+    try:
+        pulled = subprocess.run(
+            buildah("pull", "--quiet", name),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=PULL_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return pulled.returncode == 0
+
+
+def _mirror() -> list[str]:
+    """Return the machine's own Debian mirror, if it is a Debian; debootstrap knows one otherwise."""
+    lists = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]
+    for path in lists:
+        if path.is_file() and (found := re.search(r"https?://\S+/debian/?(?=\s)", path.read_text())):
+            return [found[0]]
+    return []
+
+
+def _bootstrap(root: Path) -> None:
+    """Fill a folder with a minimal Debian."""
+    command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(root),
+               *_mirror()]  # fmt: skip
+    log = root.with_suffix(".log")
+    with log.open("wb") as sink:
+        done = subprocess.run(command, stdout=sink, stderr=sink, check=False)
+    if done.returncode:
+        said = log.read_text(errors="replace")[-1500:]
+        raise BedError(f"debootstrap {SUITE} failed, see {log}:\n{said}")
+    for leftover in ("var/cache/apt/archives", "var/lib/apt/lists"):
+        shutil.rmtree(root / leftover, ignore_errors=True)
+
+
+def _commit(root: Path, name: str) -> None:
+    container = run(*buildah("from", "scratch")).strip()
+    try:
+        run(*buildah("add", "--quiet", container, root, "/"))
+        run(*buildah("config", "--cmd", "python3", "--env", "LANG=C.UTF-8", container))
+        run(*buildah("commit", "--quiet", container, name))
+    finally:
+        run(*buildah("rm", container))
+
+
+def ensure(name: str) -> None:
+    """Make the image `name` available to builds."""
+    install_packages(IMAGE_PACKAGES)
+    if _present(name) or _pull(name):
+        return
+    print(f"{name} cannot be pulled: making it from Debian packages (about a minute)",
+          file=sys.stderr)  # fmt: skip
+    root = cache_root() / "debian-root"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    _bootstrap(root)
+    _commit(root, name)
+    shutil.rmtree(root)
