@@ -31,9 +31,9 @@ RUN /opt/uv/bin/uv build --wheel --no-build-isolation --python /opt/uv --out-dir
 FROM base AS operator-deps
 COPY requirements/operator.txt /requirements/
 RUN --mount=type=bind,from=uv,source=/opt/uv,target=/opt/uv \
-    --mount=type=cache,target=/var/cache/uv \
+    --mount=type=cache,target=/root/.cache/uv \
     python3 -m venv --without-pip /opt/mfsdp \
-    && /opt/uv/bin/uv pip sync --system-certs --link-mode copy --cache-dir /var/cache/uv \
+    && /opt/uv/bin/uv pip sync --system-certs --link-mode copy \
         --python /opt/mfsdp --compile-bytecode --require-hashes /requirements/operator.txt
 
 FROM operator-deps AS operator
@@ -47,9 +47,9 @@ ENTRYPOINT ["mfsdp-operator"]
 FROM base AS trainer-deps
 COPY requirements/trainer.txt /requirements/
 RUN --mount=type=bind,from=uv,source=/opt/uv,target=/opt/uv \
-    --mount=type=cache,target=/var/cache/uv \
+    --mount=type=cache,target=/root/.cache/uv \
     python3 -m venv --without-pip /opt/mfsdp \
-    && /opt/uv/bin/uv pip sync --system-certs --link-mode copy --cache-dir /var/cache/uv \
+    && /opt/uv/bin/uv pip sync --system-certs --link-mode copy \
         --python /opt/mfsdp --compile-bytecode --require-hashes /requirements/trainer.txt
 
 FROM trainer-deps AS trainer
