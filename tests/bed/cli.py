@@ -171,6 +171,8 @@ def main(argv: Sequence[str]) -> int:
     except BedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `status | head`
+        return 141
     except KeyboardInterrupt:
         print("\ninterrupted; run `up` to go on or `down` to clean up", file=sys.stderr)
         return 130

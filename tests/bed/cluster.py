@@ -4,6 +4,7 @@
 missing. State lives in the kernel (control groups, namespaces, links) and on disk, never in a process.
 """
 
+import json
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -120,7 +121,7 @@ def _forget_containers(node: Node) -> bool:
         run(*ctr, "containers", "delete", *containers)
     sandboxes = _sandboxes(run(*ctr, "sandboxes", "list"))
     if sandboxes:
-        run(*ctr, "sandboxes", "delete", "--force", *sandboxes)
+        run(*ctr, "sandboxes", "remove", "--force", *sandboxes)
     return bool(containers or sandboxes)
 
 
@@ -163,6 +164,7 @@ def end_node(node: Node) -> None:
     network.set_cable(node, plugged=False)  # first: nobody may hear a last word
     cgroups.kill(node.cgroup)
     cgroups.remove(node.cgroup)
+    _delete_shim_sockets(node)
     mounts.clear(node.run / "containerd")
     mounts.clear(node.state)
     mounts.delete(node.run / "containerd")
@@ -172,6 +174,8 @@ def end_node(node: Node) -> None:
 def up(bed: Bed) -> None:
     """Bring everything up, and whatever of it is down."""
     _refuse_long_paths(bed)
+    if not (bed.run / "processes").exists():  # the logs of the bed before this one
+        shutil.rmtree(bed.state / "logs", ignore_errors=True)
     progress = Progress(STEPS)
     with progress.step("programs built from Go modules"):
         builds.build_missing(progress, [piece.name for piece in builds.PIECES])
@@ -212,6 +216,8 @@ def down(bed: Bed, purge: bool) -> None:
     with progress.step("removing links, namespaces and mounts"):
         if bed.run.exists():  # else the slot, and so the link, may be another bed's by now
             network.disconnect(bed)
+        for node in bed.nodes:
+            _delete_shim_sockets(node)
         for folder in (bed.state, bed.run):
             mounts.clear(folder)
     with progress.step("removing files"):
@@ -244,5 +250,14 @@ def _delete_strays(bed: Bed) -> None:
     for link in Path("/var/log/containers").glob("*"):
         if link.is_symlink() and link.readlink().is_relative_to(bed.state):
             link.unlink()
-    for result in Path("/var/lib/cni/results").glob(f"mfsdp-bed-{bed.name}-node*"):
-        result.unlink()
+    for result in Path("/var/lib/cni/results").glob("*"):
+        if str(bed.run) in result.read_text(errors="replace"):  # the pod's network namespace
+            result.unlink()
+
+
+def _delete_shim_sockets(node: Node) -> None:
+    """Remove the sockets of shims that were killed: their place cannot be configured either."""
+    for path in (node.run / "containerd").glob("io.containerd.runtime.v2.task/*/*/bootstrap.json"):
+        address = str(json.loads(path.read_text()).get("address", ""))
+        if address.startswith("unix://"):
+            Path(address.removeprefix("unix://")).unlink(missing_ok=True)

@@ -69,6 +69,14 @@ def pid_of(component: Component) -> int | None:
     return pid if now and now[0] not in "ZX" and now[1] == started else None
 
 
+def started_at(component: Component) -> float:
+    """Return when the program was last started, in seconds since the epoch (or the far future)."""
+    try:
+        return component.record.stat().st_mtime
+    except OSError:
+        return float(1 << 40)
+
+
 def is_current(component: Component) -> bool:
     """Return whether the running program was started with the command that we would use today."""
     pid = pid_of(component)

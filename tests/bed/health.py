@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import urllib.request
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -65,15 +66,18 @@ def api_problem(bed: Bed, server: str) -> str | None:
     return http_problem(f"{server}/readyz?verbose", admin(bed))
 
 
-def node_problem(bed: Bed, name: str) -> str | None:
-    """Ask the API server whether a node is Ready, and heard from lately."""
+def node_problem(bed: Bed, name: str, since: float) -> str | None:
+    """Ask the API server whether a node is Ready, by a report of the kubelet that began at `since`.
+
+    After a power cut the node's last report before it still says Ready for a while.
+    """
     try:
         node = api_get(bed, f"/api/v1/nodes/{name}")
     except OSError as error:
         return f"the API server knows no such node yet ({error})"
     conditions = {c["type"]: c for c in node.get("status", {}).get("conditions", [])}
     ready = conditions.get("Ready")
-    if ready is None:
+    if ready is None or datetime.fromisoformat(ready["lastHeartbeatTime"]).timestamp() < int(since):
         return "it has not reported yet"
     if ready["status"] != "True":
         return f"Ready is {ready['status']}: {ready.get('message', '')}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import health
 from .builds import binary
-from .components import Component
+from .components import Component, started_at
 from .prerequisites import CNI_FOLDER
 from .settings import Node
 
@@ -140,15 +140,16 @@ def kubelet(node: Node) -> Component:
         f"--hostname-override={node.name}",
         f"--node-ip={node.address}",
     ]
-    return Component(
+    component = Component(
         node.bed,
         f"{node.name}/kubelet",
         command,
         f"{node.cgroup}/system",
-        lambda: health.node_problem(node.bed, node.name),
+        lambda: health.node_problem(node.bed, node.name, started_at(component)),
         netns=node.netns,
         startup=120,
     )
+    return component
 
 
 def proxy(node: Node) -> Component:

@@ -19,6 +19,9 @@ def _row(component: Component) -> tuple[str, str, str, str]:
 
 def show(bed: Bed) -> bool:
     """Print the table and return whether everything is healthy."""
+    if not bed.run.exists():
+        print(f"bed {bed.name} is down: `python3 tests/bed --name {bed.name} up` starts it")
+        return False
     components = cluster.components(bed)
     with ThreadPoolExecutor() as pool:
         rows = list(pool.map(_row, components))

@@ -16,6 +16,7 @@ import (
 	"github.com/distribution/distribution/v3/configuration"
 	"github.com/distribution/distribution/v3/registry/handlers"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+	"github.com/sirupsen/logrus"
 )
 
 func config(folder string) *configuration.Configuration {
@@ -27,7 +28,6 @@ func config(folder string) *configuration.Configuration {
 			"cache":      configuration.Parameters{"blobdescriptor": "inmemory"},
 		},
 	}
-	c.Log.Level = "warn"
 	c.Log.AccessLog.Disabled = true
 	c.HTTP.Secret = "one process, no load balancer: nothing to share"
 	return c
@@ -37,6 +37,7 @@ func main() {
 	folder := flag.String("folder", "", "where images are kept")
 	listen := flag.String("listen", "", "addresses to serve on, separated by commas")
 	flag.Parse()
+	logrus.SetLevel(logrus.WarnLevel)
 	app := handlers.NewApp(context.Background(), config(*folder))
 	failed := make(chan error)
 	for _, address := range strings.Split(*listen, ",") {
