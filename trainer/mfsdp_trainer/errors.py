@@ -11,7 +11,10 @@ from typing import ClassVar, Final
 
 from .contract import Reason
 
-_CONTROL: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL: Final = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+    r"|[\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]"
+)
 _OUT_OF_MEMORY: Final = re.compile(r"out of memory|can't allocate memory", re.IGNORECASE)
 _TIMEOUT: Final = re.compile(
     r"timed out waiting \d+ ?ms|watchdog caught collective operation timeout|wait timeout after"
@@ -130,6 +133,8 @@ def is_peer_loss(error: BaseException) -> bool:
 
 def one_line(text: str, limit: int = 2000) -> str:
     """The text without control characters, its lines joined by `; `, cut to `limit` characters."""
+    # Names of files may hold lone surrogates, which no JSON and no terminal takes.
+    text = text.encode("utf-8", "replace").decode("utf-8")
     lines = (" ".join(line.split()) for line in _CONTROL.sub("", text).splitlines())
     joined = "; ".join(line.rstrip(";") for line in lines if line)
     return joined if len(joined) <= limit else joined[: limit - 1] + "…"

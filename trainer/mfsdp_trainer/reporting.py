@@ -9,6 +9,7 @@ Imports no torch. Files of rank R: `heartbeat-R`, `outcome-R.json`, `stacks-R`; 
 `progress.json`.
 """
 
+import ctypes
 import faulthandler
 import json
 import logging
@@ -28,10 +29,12 @@ from .contract import Env, Outcome, Phase, Progress, Reason
 from .errors import describe, is_peer_loss, one_line, reason_of
 
 RUN_DIR_ENV: Final = "MFSDP_RUN_DIR"
+LAUNCHER_PID_ENV: Final = "MFSDP_LAUNCHER_PID"
 STOP_SIGNAL: Final = signal.SIGUSR1
 STACKS_SIGNAL: Final = signal.SIGUSR2
 PROGRESS_FILE: Final = "progress.json"
 _HEARTBEAT_BYTES: Final = 160
+_PR_SET_PDEATHSIG: Final = 1
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +84,17 @@ def _finite(value: float | str | None) -> float | str | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _die_with(launcher: str | None) -> None:
+    """Have the kernel end this process when `mfsdp-train` dies, however it dies."""
+    if launcher is None:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != int(launcher):  # it died before we asked
+        os._exit(1)
+
+
 class Reporter:
     """One rank's line to PID 1. Without a run directory (a bare torchrun) it only logs."""
 
@@ -110,6 +124,7 @@ class Reporter:
         """
         run_dir = os.environ.get(RUN_DIR_ENV)
         reporter = cls(Path(run_dir) if run_dir else None, int(os.environ.get("RANK") or 0))
+        _die_with(os.environ.get(LAUNCHER_PID_ENV))
         reporter._listen()
         reporter._beat()
         return reporter
