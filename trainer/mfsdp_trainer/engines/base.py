@@ -1,0 +1,80 @@
+"""What the training loop asks of an engine, and what an engine is made from.
+
+An engine owns the model and its optimizer, because both depend on how parameters are laid out. It
+averages gradients over all ranks: the loop scales its loss by the world size to make that a sum.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mfsdp_trainer.config import ResolvedSharding
+from mfsdp_trainer.config.training import Precision
+from mfsdp_trainer.optim import OptimizerFactory
+from mfsdp_trainer.world import World
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every engine is made from."""
+
+    world: World
+    sharding: ResolvedSharding
+    precision: Precision
+    model: PreTrainedModel
+    """On the meta device, in fp32."""
+    fill: Callable[[PreTrainedModel], None]
+    """Gives the model its device and its numbers; parameters may be DTensors by then."""
+    optimizer: OptimizerFactory
+    """Makes the optimizer from the parameters as the engine lays them out."""
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Number format of activations and of the weights that they meet."""
+        return torch.bfloat16 if self.precision is Precision.BF16 else torch.float32
+
+
+class Engine(Protocol):
+    """One model under one kind of data parallelism, with its optimizer."""
+
+    def micro_batch(self, *, last: bool) -> AbstractContextManager[None]:
+        """Surrounds forward and backward of one micro-batch of a step.
+
+        After the last one, and not before, gradients are averaged over all ranks.
+        """
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Forward pass: tokens int64 [batch, positions] to logits [batch, positions, vocabulary].
+
+        A collective where parameters are sharded.
+        """
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Surrounds forward passes that are not trained on."""
+
+    def clip(self, max_norm: float) -> float:
+        """The global L2 norm of the gradients, which are then clipped to it; 0 does not clip.
+
+        Collective; the same number on every rank.
+        """
+
+    def step(self, learning_rate: float) -> None:
+        """Update the parameters and drop the gradients."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint holds of model and optimizer, as live tensors.
+
+        torch.distributed.checkpoint saves them, and loads into them in place. Keys are the
+        model's own names, the same under every engine.
+        """
+
+    def restored(self) -> None:
+        """Called after a checkpoint was loaded into `state`."""
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters and saved buffers one by one, in fp32 on the CPU. Collective."""

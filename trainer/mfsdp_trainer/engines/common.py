@@ -1,0 +1,97 @@
+"""What engines over plain torch optimizers share: clipping, stepping, state by name."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+
+class TorchEngine:
+    """The half of `Engine` that is the same wherever `torch.optim` updates the model's tensors."""
+
+    def __init__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
+        self._model = model
+        self._optimizer = optimizer
+
+    def clip(self, max_norm: float) -> float:
+        """See `Engine.clip`."""
+        return clip_gradients(self._model.parameters(), max_norm)
+
+    def step(self, learning_rate: float) -> None:
+        """See `Engine.step`."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        """See `Engine.state`."""
+        return training_state(self._model, self._optimizer)
+
+    def restored(self) -> None:
+        """See `Engine.restored`: nothing to do, the tensors are the ones that train."""
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """See `Engine.full_parameters`."""
+        return full_tensors(self._model)
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
+    """Global L2 norm of the gradients before clipping to `max_norm`; 0 only measures.
+
+    DTensor knows how its placements add up: shards are summed, replicas are not (a norm reduced
+    over the replicas of hybrid sharding too would be too large by the root of their number).
+    """
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    if max_norm > 0:
+        torch.nn.utils.clip_grads_with_norm_(trained, max_norm, norm)
+    return float(norm)
+
+
+def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Live tensors of parameters, saved buffers and optimizer, by the model's names."""
+    parameters = dict(model.named_parameters())
+    _materialise(optimizer)
+    return {
+        "model": parameters | dict(saved_buffers(model)),
+        "optimizer": {
+            name: optimizer.state[parameter]
+            for name, parameter in parameters.items()
+            if parameter.requires_grad
+        },
+    }
+
+
+def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that belong to the model's weights, unlike those that it computes for itself."""
+    saved = model.state_dict().keys()
+    return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+
+
+def _materialise(optimizer: torch.optim.Optimizer) -> None:
+    """Give an optimizer that has not stepped the state that its first step would make.
+
+    torch has no call for this, and a step with a learning rate of zero still counts as one.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+
+
+@torch.no_grad()
+def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Whole parameters and saved buffers, one at a time, on the CPU. Collective under FSDP2."""
+    for name, tensor in [*model.named_parameters(), *saved_buffers(model)]:
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        yield name, whole.detach().cpu()

@@ -1,0 +1,48 @@
+"""The `ddp` engine: every rank holds the whole model, gradients are averaged while they come."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from .base import Setup
+from .common import TorchEngine
+
+
+class DdpEngine(TorchEngine):
+    """See `Engine`. bf16 is autocast over fp32 weights; gradients are fp32 and reduced so."""
+
+    def __init__(self, setup: Setup) -> None:
+        setup.fill(setup.model)
+        super().__init__(setup.model, setup.optimizer(setup.model.named_parameters()))
+        # All ranks filled in the same numbers: no need to send rank 0's around once more.
+        self._ddp = DistributedDataParallel(
+            setup.model, gradient_as_bucket_view=True, init_sync=False, broadcast_buffers=False
+        )
+        self._device = setup.world.device.type
+        self._dtype = setup.compute_dtype
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """See `Engine.micro_batch`: gradients stay on the rank until the last one."""
+        with nullcontext() if last else self._ddp.no_sync():
+            yield
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """See `Engine.logits`."""
+        mixed = self._dtype is not torch.float32
+        # Without gradients the bare model: DDP would prepare a reduction that never comes.
+        module = self._ddp if torch.is_grad_enabled() else self._model
+        with torch.autocast(self._device, dtype=self._dtype, enabled=mixed):
+            logits: Tensor = module(input_ids=inputs, use_cache=False).logits
+        return logits
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """See `Engine.evaluation`."""
+        self._model.eval()
+        with torch.no_grad():
+            yield
+        self._model.train()

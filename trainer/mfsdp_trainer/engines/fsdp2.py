@@ -1,0 +1,104 @@
+"""The `torch_fsdp2` engine: torch's `fully_shard` under all four strategies, and hybrid sharding.
+
+FSDP2 keeps parameters, gradients and optimizer state sharded at rest whatever the strategy; a
+strategy says when whole parameters and whole gradients live in between:
+
+    no_shard            the shard has one rank: parameters whole always, gradients until the end
+    optim               both whole from the first micro-batch of a step to the last
+    optim_grads         parameters whole from a micro-batch's forward to its backward
+    optim_grads_params  parameters whole while a unit computes
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from mfsdp_trainer.config import ResolvedSharding, ShardingStrategy
+from mfsdp_trainer.models.architecture import decoder_layers, is_tied
+from mfsdp_trainer.world import World
+
+from .base import Setup
+from .common import TorchEngine
+
+_WHOLE_GRADIENTS: Final = (ShardingStrategy.NO_SHARD, ShardingStrategy.OPTIM)
+
+
+def _mesh(world: World, sharding: ResolvedSharding) -> DeviceMesh:
+    """Copies x shards; one dimension where there is one copy."""
+    copies = world.size // sharding.shard_size
+    if copies == 1:
+        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
+    return init_device_mesh(
+        world.device.type, (copies, sharding.shard_size), mesh_dim_names=("replicate", "shard")
+    )
+
+
+def _shard(setup: Setup) -> None:
+    """One unit a decoder layer; embedding and head are units too, unless they are one weight.
+
+    A weight belongs to one unit: tied ones stay with the root. Untied ones must not: their fp32
+    gradients would be reduced in one piece, gigabytes of a large vocabulary.
+    """
+    model = setup.model
+    units = list(decoder_layers(model))
+    if not is_tied(model):
+        units += [model.get_input_embeddings(), model.get_output_embeddings()]
+    mesh = _mesh(setup.world, setup.sharding)
+    policy = MixedPrecisionPolicy(param_dtype=setup.compute_dtype, reduce_dtype=torch.float32)
+    reshard = setup.sharding.strategy is ShardingStrategy.OPTIM_GRADS_PARAMS
+    for unit in units:
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    # The root's parameters are the first of the backward too: kept until then.
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+
+class Fsdp2Engine(TorchEngine):
+    """See `Engine`."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._strategy = setup.sharding.strategy
+        _shard(setup)
+        setup.fill(setup.model)
+        super().__init__(setup.model, setup.optimizer(setup.model.named_parameters()))
+
+    @property
+    def _root(self) -> FSDPModule:
+        assert isinstance(self._model, FSDPModule)
+        return self._model
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """See `Engine.micro_batch`."""
+        if self._strategy in _WHOLE_GRADIENTS:
+            # Resharding after the last backward is not to be left out: the optimizer would be
+            # handed whole parameters that are not its own.
+            self._root.set_requires_gradient_sync(last)
+            self._root.set_reshard_after_backward(last)
+        else:
+            # Sharded gradients are reduced at once inside a copy, between copies once a step.
+            self._root.set_requires_all_reduce(last)
+        yield
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """See `Engine.logits`."""
+        logits: Tensor = self._model(input_ids=inputs, use_cache=False).logits
+        return logits
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """See `Engine.evaluation`: what a forward left whole is resharded at the end.
+
+        No backward follows to do it, and until then `parameters()` are not the optimizer's.
+        """
+        self._model.eval()
+        with torch.no_grad():
+            yield
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        self._model.train()

@@ -1,0 +1,22 @@
+"""Loss on held-out text."""
+
+from .data.batches import MicroBatch
+from .engines import Engine
+from .models.loss import summed_cross_entropy
+from .world import World
+
+
+def evaluate(engine: Engine, batches: list[MicroBatch], world: World) -> float:
+    """Mean loss per token in nats over the batches of all ranks. Collective.
+
+    Every rank brings the same number of batches; not one token among them all is an error of the
+    caller.
+    """
+    total, tokens = 0.0, 0
+    with engine.evaluation():
+        for batch in batches:
+            inputs, labels = batch.inputs.to(world.device), batch.labels.to(world.device)
+            total += float(summed_cross_entropy(engine.logits(inputs), labels))
+            tokens += batch.tokens
+    loss, count = world.sum([total, tokens])
+    return loss / count

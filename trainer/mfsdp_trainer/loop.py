@@ -1,0 +1,136 @@
+"""The training loop: the story of one step, and what happens between two of them."""
+
+import hashlib
+import logging
+import math
+from dataclasses import dataclass
+
+import torch
+
+from .checkpoint import Checkpoints, Position
+from .config import TrainerConfig
+from .contract import Phase
+from .data.batches import MicroBatch, TrainingData
+from .engines import Engine
+from .errors import NonFiniteLossError, PreemptedError
+from .evaluation import evaluate
+from .meter import Meter, StepFacts
+from .models.loss import summed_cross_entropy
+from .optim import learning_rate
+from .reporting import Reporter
+from .world import World
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Loop:
+    """Everything that training needs, and the training."""
+
+    config: TrainerConfig
+    world: World
+    engine: Engine
+    data: TrainingData
+    held_out: list[MicroBatch]
+    """This rank's evaluation batches; maybe none."""
+    checkpoints: Checkpoints
+    reporter: Reporter
+    meter: Meter
+
+    def run(self, start: Position) -> Position:
+        """Train from a position to the last step. Collective.
+
+        Raises NonFiniteLossError before such a step is taken, PreemptedError after a checkpoint
+        that was asked for, CheckpointError.
+        """
+        position = start
+        self._evaluate(position)
+        self.meter.restart()
+        while position.step < self.config.training.steps:
+            facts, stop = self._step(position)
+            self.meter.count(facts)
+            position = Position(
+                step=facts.step,
+                consumed=position.consumed + self.config.training.global_batch_size,
+            )
+            self._between(position, stop=stop)
+        return position
+
+    def _step(self, position: Position) -> tuple[StepFacts, bool]:
+        """One optimizer step; what it came to, and whether any rank was asked to stop."""
+        self._seed(position)
+        batches = self.data.micro_batches(position.consumed)
+        (tokens,) = self.world.sum([sum(batch.tokens for batch in batches)])
+        loss = self._forward_backward(batches, tokens)
+        loss, stop = self.world.sum([loss, self.reporter.stop_requested])
+        norm = self.engine.clip(self.config.training.clip_grad_norm)
+        _require_finite(position.step + 1, loss, norm)
+        rate = learning_rate(self.config.training, position.step)
+        self.engine.step(rate)
+        return StepFacts(position.step + 1, loss, norm, rate, int(tokens)), stop > 0
+
+    def _forward_backward(self, batches: list[MicroBatch], tokens: float) -> float:
+        """Gradients of the mean loss over all tokens of the step; this rank's share of it."""
+        # Engines average over ranks: the factor of the world size makes that the sum it must be.
+        scale = self.world.size / max(tokens, 1)
+        total = torch.zeros((), device=self.world.device)
+        for number, batch in enumerate(batches, start=1):
+            batch = batch.to(self.world.device)
+            with self.engine.micro_batch(last=number == len(batches)):
+                loss = summed_cross_entropy(self.engine.logits(batch.inputs), batch.labels, scale)
+                loss.backward()
+            total += loss.detach()
+        return float(total) / self.world.size
+
+    def _seed(self, position: Position) -> None:
+        """Random numbers of a step (dropout) follow from seed, step and rank: none are saved."""
+        text = f"{self.config.training.seed}:{position.step}:{self.world.rank}"
+        digest = hashlib.sha256(text.encode()).digest()
+        torch.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+
+    def _between(self, position: Position, *, stop: bool) -> None:
+        """What is due after a step: evaluation, checkpoint, the end that was asked for."""
+        training, ended = self.config.training, position.step == self.config.training.steps
+        if not stop and (ended or _due(position.step, training.eval_every_steps)):
+            self._evaluate(position)
+        if stop or ended or _due(position.step, self.config.checkpoint.every_steps):
+            self._save(position)
+        if stop and not ended:
+            raise PreemptedError(
+                f"asked to stop: a checkpoint of step {position.step} is published"
+            )
+        self.reporter.phase(Phase.TRAINING)
+
+    def _evaluate(self, position: Position) -> None:
+        if not self.held_out:
+            return
+        self.reporter.phase(Phase.EVALUATING)
+        loss = evaluate(self.engine, self.held_out, self.world)
+        self.reporter.progress(eval_loss=loss)
+        if self.world.is_first:
+            _log.info("step %d: loss on held-out text %.4f", position.step, loss)
+        self.reporter.phase(Phase.TRAINING)
+        self.meter.restart()
+
+    def _save(self, position: Position) -> None:
+        self.reporter.phase(Phase.SAVING)
+        self.checkpoints.save(self.engine, position)
+        self.reporter.progress(checkpoint_step=position.step)
+        if self.world.is_first:
+            _log.info("step %d: checkpoint published", position.step)
+        self.reporter.phase(Phase.TRAINING)
+        self.meter.restart()
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _require_finite(step: int, loss: float, norm: float) -> None:
+    """Every rank has the same two numbers, so every rank ends, before the weights are touched."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    raise NonFiniteLossError(
+        f"step {step}: loss {loss}, gradient norm {norm}: the step was not taken and no checkpoint "
+        "holds it; lower training.learningRate, lengthen training.warmupSteps, or look at the data"
+    )

@@ -1,0 +1,1 @@
+"""Models: transformers causal language models, from a config or a directory, to an export."""

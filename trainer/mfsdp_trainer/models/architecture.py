@@ -1,0 +1,133 @@
+"""A transformers causal LM on the meta device, and the parts of it that engines care about.
+
+Nothing here allocates weights: engines shard the meta model first and fill it after
+(`initialise.py`, `pretrained.py`).
+"""
+
+import copy
+import difflib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from mfsdp_trainer.config import ModelConfig
+from mfsdp_trainer.data.vocabulary import Vocabulary
+from mfsdp_trainer.errors import ConfigError, DataError
+
+
+def read_config(model: ModelConfig, vocabulary: Vocabulary) -> PreTrainedConfig:
+    """The transformers configuration of the model to train.
+
+    Raises ConfigError for settings that do not exist or do not fit the tokenizer, DataError for a
+    directory that cannot be read.
+    """
+    if model.config is not None:
+        config = _from_settings(model.config, vocabulary)
+    else:
+        config = from_directory(Path(model.path or ""))
+    if config.vocab_size < vocabulary.size:
+        where = "model.config.vocab_size" if model.path is None else f"{model.path}/config.json"
+        raise ConfigError(
+            f"{where}: vocab_size {config.vocab_size} is smaller than the tokenizer's "
+            f"{vocabulary.size} tokens: raise vocab_size or use the model's own tokenizer"
+        )
+    if getattr(config, "output_router_logits", False):
+        raise ConfigError(
+            "model: output_router_logits asks for the routers' auxiliary loss, which this trainer "
+            "does not add: set output_router_logits to false"
+        )
+    return config
+
+
+def _from_settings(settings: dict[str, Any], vocabulary: Vocabulary) -> PreTrainedConfig:
+    settings = copy.deepcopy(settings)
+    kind = settings.pop("model_type")
+    try:
+        known = AutoConfig.for_model(kind)
+    except ValueError as error:
+        raise ConfigError(
+            f"model.config.model_type: transformers knows no model type {kind!r}"
+        ) from error
+    _check_names(settings, known, kind)
+    settings.setdefault("vocab_size", vocabulary.size)
+    for name in ("bos_token_id", "eos_token_id"):
+        settings.setdefault(name, vocabulary.end)
+    settings.setdefault("pad_token_id", None)
+    try:
+        return AutoConfig.for_model(kind, **settings)
+    except Exception as error:
+        raise ConfigError(f"model.config: transformers refuses it: {_first_line(error)}") from error
+
+
+def _check_names(settings: dict[str, Any], known: PreTrainedConfig, kind: str) -> None:
+    """transformers takes any name in silence: a misspelt one would train the default."""
+    names = set(known.to_dict()) | set(known.attribute_map) | {"attn_implementation"}
+    for name in settings:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f", did you mean {near[0]}?" if near else ": remove it"
+            raise ConfigError(f"model.config.{name} is not a setting of model type {kind}{hint}")
+
+
+def from_directory(directory: Path) -> PreTrainedConfig:
+    """The configuration in a model directory. Raises DataError in one line."""
+    file = directory / "config.json"
+    if not directory.is_dir():
+        raise DataError(f"model.path {directory}: no such directory in the container")
+    if not file.is_file():
+        raise DataError(f"model.path {directory}: it has no config.json")
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{file}:{error.lineno}: not JSON: {error.msg}") from error
+    except Exception as error:
+        raise DataError(f"{file}: transformers cannot read it: {_first_line(error)}") from error
+    return config
+
+
+def build_meta(config: PreTrainedConfig) -> PreTrainedModel:
+    """The model in fp32 on the meta device: shapes and ties, no memory.
+
+    Raises ConfigError where transformers cannot build a causal LM from the configuration.
+    """
+    config = copy.deepcopy(config)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except Exception as error:
+        raise ConfigError(
+            f"model: transformers cannot build a causal language model of type "
+            f"{config.model_type} from this configuration: {_first_line(error)}"
+        ) from error
+    model.train()
+    return model
+
+
+def decoder_layers(model: nn.Module) -> Iterator[nn.Module]:
+    """The repeated blocks: elements of the outermost module lists, which engines shard by."""
+    for child in model.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from decoder_layers(child)
+
+
+def is_tied(model: PreTrainedModel) -> bool:
+    """Whether input embedding and output head are one parameter."""
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Trained numbers of the whole model; tied ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

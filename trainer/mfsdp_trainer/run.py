@@ -1,0 +1,172 @@
+"""One run from its configuration to its export: puts the parts together, in order."""
+
+import hashlib
+import json
+import logging
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from .checkpoint import Checkpoints, Position
+from .checkpoint.manifest import Identity
+from .config import TrainerConfig
+from .contract import Phase
+from .data import corpus as corpora
+from .data.batches import Share, TrainingData, held_out_batches
+from .data.corpus import Corpus
+from .engines import Engine, Setup, build_engine
+from .engines.registry import require_engine
+from .errors import ConfigError
+from .export import export
+from .loop import Loop
+from .meter import Meter
+from .models.architecture import build_meta, parameter_count, read_config
+from .models.pretrained import PretrainedWeights
+from .models.weights import RandomWeights, Weights
+from .optim import adamw
+from .reporting import Reporter
+from .world import World
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: TrainerConfig, reporter: Reporter) -> None:
+    """Join the gang and do the whole run. Raises TrainerError on every rank alike."""
+    require_engine(config.resolve().engine)
+    if config.gpus_per_node and not torch.cuda.is_available():
+        raise ConfigError(
+            f"gpusPerNode is {config.gpus_per_node}, but torch sees no GPU in this container: "
+            "check gpuResource and the node's driver, or set gpusPerNode to 0 for the CPU"
+        )
+    reporter.phase(Phase.RENDEZVOUS)
+    world = World.start(gpu=config.gpus_per_node > 0)
+    if world.size != config.world_size:
+        raise ConfigError(
+            f"nodes x procsPerNode is {config.world_size}, but {world.size} processes were "
+            "started: start as many as the configuration says"
+        )
+    train(config, world, reporter)
+    world.leave()
+
+
+def train(config: TrainerConfig, world: World, reporter: Reporter) -> Position:
+    """The run inside a world that exists: data, model, engine, resume, loop, export."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    reporter.phase(Phase.LOADING)
+    corpus = world.from_first(partial(corpora.prepare, config))
+    model = world.together(lambda: build_meta(read_config(config.model, corpus.vocabulary)))
+    engine = _engine(config, world, model)
+    checkpoints = Checkpoints(
+        config.checkpoint, world, _identity(config, corpus, build_meta(model.config))
+    )
+    loop = world.together(lambda: _loop(config, world, engine, corpus, checkpoints, reporter))
+    start = checkpoints.resume(engine)
+    if start is not None:
+        reporter.progress(resumed_from_step=start.step, checkpoint_step=start.step)
+        _say(world, "goes on from the checkpoint of step %d", start.step)
+    end = loop.run(start or Position(step=0, consumed=0))
+    if config.checkpoint.export:
+        _export(config, world, engine, model, reporter)
+    reporter.phase(Phase.DONE)
+    return end
+
+
+def _engine(config: TrainerConfig, world: World, model: PreTrainedModel) -> Engine:
+    weights = world.together(lambda: _weights(config, model))
+    sharding = config.resolve()
+    _say(
+        world,
+        "%s, %.2f M parameters, %s %s over %d ranks, %d micro-batches a step",
+        model.config.model_type,
+        parameter_count(model) / 1e6,
+        sharding.engine,
+        sharding.strategy,
+        world.size,
+        sharding.micro_batches,
+    )
+    return build_engine(
+        Setup(
+            world=world,
+            sharding=sharding,
+            precision=config.training.precision,
+            model=model,
+            fill=lambda target: world.together(lambda: weights.fill(target, world.device)),
+            optimizer=partial(adamw, config.training),
+        )
+    )
+
+
+def _weights(config: TrainerConfig, model: PreTrainedModel) -> Weights:
+    if config.model.path is None or config.model.random_init:
+        return RandomWeights(model, config.training.seed)
+    return PretrainedWeights(model, Path(config.model.path), config.training.seed)
+
+
+def _identity(config: TrainerConfig, corpus: Corpus, model: PreTrainedModel) -> Identity:
+    """What checkpoints of this run go with."""
+    shapes = sorted((name, list(parameter.shape)) for name, parameter in model.named_parameters())
+    order = [corpus.digest, config.data.sequence_length, config.training.seed]
+    return Identity(
+        parameters=_digest(shapes), tokenizer=corpus.vocabulary.digest, order=_digest(order)
+    )
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _loop(
+    config: TrainerConfig,
+    world: World,
+    engine: Engine,
+    corpus: Corpus,
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+) -> Loop:
+    training, length = config.training, config.data.sequence_length
+    size = training.micro_batch_size
+    share = Share(world.rank, world.size, config.resolve().micro_batches, size)
+    held_out = held_out_batches(
+        corpus.validation(),
+        length,
+        training.eval_sequences,
+        rank=world.rank,
+        ranks=world.size,
+        size=size,
+    )
+    if not held_out:
+        _say(world, "no evaluation: the held-out documents do not fill one sequence")
+    meter = Meter(
+        reporter, first=world.is_first, every=config.logging.every_steps, steps=training.steps
+    )
+    data = TrainingData(corpus.train(), length, training.seed, share)
+    reporter.progress(total_steps=training.steps)
+    return Loop(config, world, engine, data, held_out, checkpoints, reporter, meter)
+
+
+def _export(
+    config: TrainerConfig,
+    world: World,
+    engine: Engine,
+    model: PreTrainedModel,
+    reporter: Reporter,
+) -> None:
+    reporter.phase(Phase.EXPORTING)
+    target = Path(config.checkpoint.path) / "export"
+    root = Path(config.checkpoint.path) / "data"
+
+    def tokenizer() -> PreTrainedTokenizerBase:
+        directory = corpora.tokenizer_directory(config, root)
+        return corpora.open_tokenizer(config, directory).transformers
+
+    export(engine, build_meta(model.config), tokenizer, target, world)
+    _say(world, "the model is exported to %s", target)
+
+
+def _say(world: World, message: str, *values: object) -> None:
+    if world.is_first:
+        _log.info(message, *values)
