@@ -21,7 +21,8 @@ SALT = f"{SUITE} {PACKAGES}"  # part of every image's tag
 PULL_SECONDS = 45
 
 
-def _present(name: str) -> bool:
+def present(name: str) -> bool:
+    """Return whether our store has an image."""
     found = subprocess.run(
         buildah("inspect", "--type", "image", name), capture_output=True, check=False
     )
@@ -78,7 +79,7 @@ def _commit(root: Path, name: str) -> None:
 def ensure(name: str) -> None:
     """Make the image `name` available to builds."""
     install_packages(IMAGE_PACKAGES)
-    if _present(name) or _pull(name):
+    if present(name) or _pull(name):
         return
     print(f"{name} cannot be pulled: making it from Debian packages (about a minute)",
           file=sys.stderr)  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import base_image, builds, context, mounts, oci
+from .dockerfile import bases, mounted, needed, parse, pin_mounts
 from .layers import buildah, store
 from .locks import locked
 from .prerequisites import IMAGE_PACKAGES, install_packages, require_root
@@ -36,7 +37,7 @@ def _build_command(dockerfile: Path, folder: Path, target: str, name: str) -> li
         volumes += ["-v", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
     return buildah(
         "build", "--pull-never", "--layers", "--network", "host", "--format", "oci",
-        "--isolation", "oci", "--runtime", builds.binary("runc", "runc"), *volumes,
+        "--isolation", "chroot", *volumes,
         "--target", target, "--file", dockerfile, "--tag", name, folder,
     )  # fmt: skip
 
@@ -48,37 +49,64 @@ def _call(command: list[str], doing: str) -> None:
         raise BedError(f"{doing} failed with {done.returncode} (its messages are above)")
 
 
-def _build_one(bed: Bed, target: str, dockerfile: Path, folder: Path) -> str:
+class _Source:
+    """A Dockerfile with its context: names each stage after all that decides it."""
+
+    def __init__(self, dockerfile: Path, folder: Path) -> None:
+        self.text, self.folder = dockerfile.read_text(), folder
+        self.stages = parse(self.text)
+
+    def tag(self, stage: str) -> str:
+        return context.fingerprint(self.stages, stage, self.folder, base_image.SALT)
+
+    def helper(self, stage: str) -> str:
+        """Return the name of a stage's image that is only there for others to mount."""
+        return f"localhost/mfsdp-stage/{stage}:{self.tag(stage)}"
+
+    def build(self, target: str, name: str) -> None:
+        """Build a target in our store, under a name, after the stages that it mounts."""
+        for base in bases(needed(self.stages, target)):
+            base_image.ensure(base)
+        pinned = store() / "Dockerfile"
+        pinned.write_text(pin_mounts(self.text, self.helper))
+        for stage in mounted(self.stages, target):
+            if not base_image.present(self.helper(stage)):
+                self._call(pinned, stage, self.helper(stage))
+        self._call(pinned, target, name)
+
+    def _call(self, dockerfile: Path, target: str, name: str) -> None:
+        command = _build_command(dockerfile, self.folder, target, name)
+        _call(command, f"building the image {target}")
+
+
+def _build_one(bed: Bed, target: str, source: _Source) -> str:
     """Build and push one target unless the registry has it; return the image's name."""
-    repository = f"mfsdp/{target}"
-    tag = context.fingerprint(dockerfile, folder, target, base_image.SALT)
+    repository, tag = f"mfsdp/{target}", source.tag(target)
     name = f"{bed.registry}/{repository}:{tag}"
     if oci.exists(bed, repository, tag):
         print(f"{target}: unchanged", file=sys.stderr)
         return name
     install_packages(IMAGE_PACKAGES)
-    for base in context.bases(context.parse(dockerfile.read_text())):
-        base_image.ensure(base)
-    _call(_build_command(dockerfile, folder, target, name), f"building the image {target}")
+    source.build(target, name)
     push = buildah("push", "--tls-verify=false", "--compression-level", "1", name)
     _call(push, f"pushing {name}")
     return name
 
 
+def _build(bed: Bed, target: str, dockerfile: Path, folder: Path) -> str:
+    if target == "probe":
+        return oci.push_binary(bed, "bed/probe", builds.binary("tools", target))
+    require_root("python3 tests/bed images")
+    if not dockerfile.exists():
+        raise BedError(f"{dockerfile} does not exist")
+    return _build_one(bed, target, _Source(dockerfile, folder.resolve()))
+
+
 def build(bed: Bed, targets: Sequence[str], file: Path | None, folder: Path) -> list[str]:
     """Build and push the targets of a Dockerfile; return the images' names."""
-    named: list[str] = []
     dockerfile = file or folder / "Dockerfile"
     with locked(cache_root() / "images.lock", "another image build"):
         try:
-            for target in targets:
-                if target == "probe":
-                    named.append(oci.push_binary(bed, "bed/probe", builds.binary("tools", target)))
-                    continue
-                require_root("python3 tests/bed images")
-                if not dockerfile.exists():
-                    raise BedError(f"{dockerfile} does not exist")
-                named.append(_build_one(bed, target, dockerfile, folder.resolve()))
+            return [_build(bed, target, dockerfile, folder) for target in targets]
         finally:
             mounts.clear(store())
-    return named
