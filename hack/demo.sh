@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# `make demo`: a MegatronFSDPJob, applied with kubectl, trained to the end by real pods.
+#
+# Uses the embedded cluster, or the one of KUBECONFIG with images pushed to MFSDP_REGISTRY (and, for
+# the checkpoints, STORAGE_CLASS: one that offers ReadWriteMany; unset: the cluster's default).
+# Made anew by each run: the namespace mfsdp-demo. Left in place: all of it, to look around.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+NAMESPACE=mfsdp-demo
+SYSTEM_NAMESPACE=mfsdp-system
+JOB=quickstart
+CLAIM=quickstart-checkpoints
+BED=(python3 tests/bed)
+started=$SECONDS
+
+say() { printf '\n\033[1m[%d:%02d] %s\033[0m\n' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)) "$*"; }
+die() { echo "demo: $*" >&2; exit 1; }
+
+use_cluster() {
+    if [ -n "${KUBECONFIG:-}" ] && [[ $(kubectl config current-context) != mfsdp-bed* ]]; then
+        embedded=false
+        command -v helm >/dev/null || die "helm is not on PATH; install it (helm.sh) or unset KUBECONFIG"
+        say "Cluster: yours ($(kubectl config current-context))"
+        kubectl version -o json >/dev/null || die "the cluster of KUBECONFIG does not answer"
+        return
+    fi
+    embedded=true
+    say "Cluster: the embedded one (built from source the first time, about 10 minutes on 2 cores)"
+    "${BED[@]}" up
+    eval "$("${BED[@]}" env)"
+}
+
+build_images() {
+    say "Images (the first time the trainer's 6 GB of torch and CUDA libraries, about 5 minutes)"
+    if $embedded; then
+        mapfile -t images < <("${BED[@]}" images operator trainer)
+    else
+        mapfile -t images < <(hack/push-images.sh)
+    fi
+    [ ${#images[@]} -eq 2 ] || die "building the images failed (messages above)"
+    printf '  %s\n' "${images[@]}"
+}
+
+install_operator() {
+    say "Operator: helm upgrade --install mfsdp charts/mfsdp-operator"
+    helm upgrade --install mfsdp charts/mfsdp-operator --namespace "$SYSTEM_NAMESPACE" \
+        --create-namespace --wait --timeout 5m --hide-notes \
+        --set "image.ref=${images[0]}" --set "trainerImage=${images[1]}" \
+        --set settings.progressInterval=5
+}
+
+remove_last_run() {
+    kubectl delete namespace "$NAMESPACE" --ignore-not-found --wait --timeout=3m
+    kubectl delete persistentvolume "$CLAIM" --ignore-not-found --wait --timeout=1m
+}
+
+# The embedded cluster has no storage provisioner: its volume is a folder of this machine, which
+# both nodes see.
+make_volume() {
+    volume=${XDG_CACHE_HOME:-$HOME/.cache}/mfsdp/demo/$(date +%Y%m%d-%H%M%S)
+    mkdir -p "$volume" && chmod 0777 "$volume"
+    kubectl apply -f - <<YAML
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: $CLAIM}
+spec:
+  capacity: {storage: 10Gi}
+  accessModes: [ReadWriteMany]
+  persistentVolumeReclaimPolicy: Retain
+  storageClassName: ""
+  hostPath: {path: $volume, type: Directory}
+  claimRef: {namespace: $NAMESPACE, name: $CLAIM}
+YAML
+}
+
+make_claim() {
+    kubectl create namespace "$NAMESPACE"
+    if $embedded; then
+        make_volume
+        STORAGE_CLASS=""
+    fi
+    claim=$(cat examples/quickstart-pvc.yaml)
+    if [ -n "${STORAGE_CLASS+set}" ]; then
+        claim=$(printf '%s\n  storageClassName: "%s"\n' "$claim" "$STORAGE_CLASS")
+    fi
+    kubectl apply -n "$NAMESPACE" -f - <<<"$claim"
+}
+
+train() {
+    say "Job: kubectl apply -f examples/quickstart.yaml"
+    kubectl apply -n "$NAMESPACE" -f examples/quickstart.yaml
+    if ! .venv/bin/mfsdp watch "$JOB" -n "$NAMESPACE"; then
+        kubectl describe -n "$NAMESPACE" mfj "$JOB" | sed -n '/^Status/,$p' >&2
+        die "the job did not complete (its status is above)"
+    fi
+}
+
+# Written by a pod of its own from the exported model alone, as any user of transformers would.
+show_sample() {
+    say "Sample, written by the exported model"
+    kubectl delete pod -n "$NAMESPACE" sample --ignore-not-found --wait >/dev/null
+    sed -e "s|IMAGE|${images[1]}|" -e "s|CLAIM|$CLAIM|" hack/sample-pod.yaml | kubectl apply -n "$NAMESPACE" -f - >/dev/null
+    kubectl wait -n "$NAMESPACE" pod/sample --for=jsonpath='{.status.phase}'=Succeeded --timeout=3m >/dev/null \
+        || die "the sample pod failed: kubectl logs -n $NAMESPACE sample"
+    kubectl logs -n "$NAMESPACE" sample
+}
+
+show_results() {
+    say "Done"
+    kubectl get -n "$NAMESPACE" mfj "$JOB"
+    echo
+    echo "  checkpoints      claim $CLAIM, /step-*${volume:+    here: $volume}"
+    echo "  exported model   claim $CLAIM, /export${volume:+    here: $volume/export}"
+    echo
+    echo "Look further:"
+    $embedded && echo "  eval \"\$(python3 tests/bed env)\"        # this cluster's kubectl and KUBECONFIG"
+    echo "  kubectl -n $NAMESPACE describe mfj $JOB"
+    echo "  kubectl -n $NAMESPACE logs -l training.mfsdp.dev/job-name=$JOB --prefix --tail=20"
+    echo "  kubectl -n $NAMESPACE get mfj,pods,svc,cm,pvc"
+}
+
+use_cluster
+build_images
+install_operator
+remove_last_run
+make_claim
+train
+show_sample
+show_results
