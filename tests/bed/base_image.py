@@ -1,7 +1,7 @@
 """The image that the Dockerfile starts from: pulled, or made from Debian packages.
 
-A machine that reaches no image registry gets Debian with the distribution's Python under the same name.
-It lacks ``python`` and ``pip``: a Dockerfile that works on both calls ``python3 -m venv``.
+A machine that reaches no image registry gets Debian with the distribution's Python under the same
+name. It lacks ``python`` and ``pip``: a Dockerfile that works on both calls ``python3 -m venv``.
 """
 
 import re
@@ -19,6 +19,7 @@ SUITE = "trixie"
 PACKAGES = "python3,python3-venv,ca-certificates,libgomp1"
 SALT = f"{SUITE} {PACKAGES}"  # part of every image's tag
 PULL_SECONDS = 45
+MIRROR = re.compile(r"https?://\S+/debian/?(?=\s)")
 
 
 def present(name: str) -> bool:
@@ -44,10 +45,11 @@ def _pull(name: str) -> bool:
 
 
 def _mirror() -> list[str]:
-    """Return the machine's own Debian mirror, if it is a Debian; debootstrap knows one otherwise."""
+    """Return the machine's own Debian mirror, if it has one; debootstrap knows one otherwise."""
     lists = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]
     for path in lists:
-        if path.is_file() and (found := re.search(r"https?://\S+/debian/?(?=\s)", path.read_text())):
+        found = MIRROR.search(path.read_text()) if path.is_file() else None
+        if found:
             return [found[0]]
     return []
 

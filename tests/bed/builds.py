@@ -1,8 +1,9 @@
 """Building the bed's programs from Go modules into the cache.
 
 Each piece (one Go module under ``go/``) goes into a folder named by a hash of all that decides the
-result: its module files, sources and flags. Building happens beside that folder and a rename publishes
-it, so an interrupted build leaves nothing half made and every checkout finds what another one built.
+result: its module files, sources and flags. Building happens beside that folder and a rename
+publishes it, so an interrupted build leaves nothing half made and every checkout finds what another
+one built.
 """
 
 import hashlib

@@ -1,8 +1,9 @@
 """Control groups of a bed: where its processes are, and so how all of them are found and ended.
 
-A bed has one group, ``mfsdp-bed-NAME``, in every hierarchy: version 1 has one per controller, version 2
-a single one. In it are ``system`` for the control plane and one group per node, which is also the
-kubelet's root: a kubelet removes pod groups that it does not know, so two must never share one.
+A bed has one group, ``mfsdp-bed-NAME``, in every hierarchy: version 1 has one per controller,
+version 2 a single one. In it are ``system`` for the control plane and one group per node, which is
+also the kubelet's root: a kubelet removes pod groups that it does not know, so two must never share
+one.
 """
 
 import os

@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     up = add("up", _up, "bring the cluster up, or repair it")
-    up.add_argument("--nodes", type=int, help="how many nodes (default: as before, or 2)")
+    up.add_argument("--nodes", type=int, help="how many nodes (default: those that are up, else 2)")
     down = add("down", _down, "end everything; images and built programs stay")
     down.add_argument("--purge", action="store_true", help="remove this bed's files too")
     add("status", _status, "show every component; exit code 0 when all are healthy", locks=False)

@@ -1,7 +1,8 @@
 """Bringing a bed up, finding what is wrong with it, and taking it down without a trace.
 
-`up` is the same whether nothing runs, everything runs or something died: every step makes only what is
-missing. State lives in the kernel (control groups, namespaces, links) and on disk, never in a process.
+`up` is the same whether nothing runs, everything runs or something died: every step makes only what
+is missing. State lives in the kernel (control groups, namespaces, links) and on disk, never in a
+process.
 """
 
 import json
@@ -115,7 +116,8 @@ def _forget_containers(node: Node) -> bool:
 
     Images stay. The cluster's objects are new after a `down`: nobody would ever ask for them again.
     """
-    ctr = [builds.binary("containerd", "ctr"), f"--address={node.socket}", "--namespace=k8s.io"]
+    program = str(builds.binary("containerd", "ctr"))
+    ctr = [program, f"--address={node.socket}", "--namespace=k8s.io"]
     containers = run(*ctr, "containers", "list", "--quiet").split()
     if containers:
         run(*ctr, "containers", "delete", *containers)

@@ -1,7 +1,7 @@
 """The bed's long-running programs: how one is started, watched, found again and stopped.
 
-A program is found again by its process id together with the time that process started, recorded before
-the program itself begins, so that neither a reused id nor a killed `up` can mislead.
+A program is found again by its process id together with the time that process started, recorded
+before the program itself begins, so that neither a reused id nor a killed `up` can mislead.
 """
 
 import os

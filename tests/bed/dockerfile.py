@@ -1,9 +1,9 @@
 """As much of a Dockerfile as the bed must understand: its stages and what goes into each.
 
-Needed twice: to tell whether an image must be built at all, and to help an old buildah with
-``RUN --mount=from=STAGE``. Debian 12's 1.28 takes such a step from its cache although the stage has
-changed, and finds the stage empty when that came from the cache. Both are gone when the stage is built
-first, as an image with a name of its own, and the step mounts that image.
+Needed twice: to tell whether an image must be built at all, and to help an old buildah with ``RUN
+--mount=from=STAGE``. Debian 12's 1.28 takes such a step from its cache although the stage has
+changed, and finds the stage empty when that came from the cache. Both are gone when the stage is
+built first, as an image with a name of its own, and the step mounts that image.
 """
 
 import re

@@ -54,9 +54,10 @@ def admin(bed: Bed) -> ssl.SSLContext:
     return context
 
 
-def api_get(bed: Bed, path: str) -> Any:
+def api_get(bed: Bed, path: str) -> dict[str, Any]:
     """Return the API server's answer for a path; raises OSError when there is none."""
-    return json.loads(_open(f"{bed.api_local}{path}", admin(bed)))
+    answer: dict[str, Any] = json.loads(_open(f"{bed.api_local}{path}", admin(bed)))
+    return answer
 
 
 def api_problem(bed: Bed, server: str) -> str | None:

@@ -1,7 +1,7 @@
 """Building the project's images with buildah and pushing them to the bed's registry.
 
-The layer store is in the cache folder, so a change of code builds and pushes only the layer of the code.
-Debian's own files make the base image where no image can be pulled.
+The layer store is in the cache folder, so a change of code builds and pushes only the layer of the
+code. Debian's own files make the base image where no image can be pulled.
 """
 
 import os

@@ -24,7 +24,7 @@ def _acquire(path: Path, what: str) -> int:
 
 def _is_file(handle: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
+        return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
         return False
 

@@ -1,7 +1,8 @@
 """Network of a bed: a namespace per node, all on one bridge, which sits in a namespace of its own.
 
-The machine's own namespace gets one link, with the address where nodes find the control plane, and a
-route per node to its pods (the API server calls webhooks there). Nothing is forwarded to the outside.
+The machine's own namespace gets one link, with the address where nodes find the control plane, and
+a route per node to its pods (the API server calls webhooks there). Nothing is forwarded to the
+outside.
 """
 
 import json
@@ -43,8 +44,8 @@ def _make_hub(bed: Bed) -> None:
         run("ip", "link", "add", "bridge", "type", "bridge", netns=bed.hub)
     run("ip", "link", "set", "bridge", "up", netns=bed.hub)
     if bed.link not in _links(None):
-        run("ip", "link", "add", bed.link, "type", "veth", "peer", "name", "host",
-            "netns", bed.hub)
+        peer = ("peer", "name", "host", "netns", bed.hub)
+        run("ip", "link", "add", bed.link, "type", "veth", *peer)
     _address(bed.link, bed.gateway, None)
     _join(bed, "host")
 
@@ -52,7 +53,7 @@ def _make_hub(bed: Bed) -> None:
 def _make_node(node: Node) -> None:
     _make_namespace(node.netns)
     if "eth0" not in _links(node.netns):
-        peer = ["peer", "name", "eth0", "netns", node.netns]
+        peer = ("peer", "name", "eth0", "netns", node.netns)
         run("ip", "link", "add", node.name, "type", "veth", *peer, netns=node.bed.hub)
     _address("eth0", node.address, node.netns)
     _join(node.bed, node.name)

@@ -67,7 +67,7 @@ def _layer(files: dict[str, Path]) -> bytes:
 
 
 def push_binary(bed: Bed, repository: str, program: Path) -> str:
-    """Push an image with one static program as its entry point, unless it is there; return its name.
+    """Push an image of one static program, its entry point, unless it is there; return its name.
 
     Its tag is a hash of its layer. It runs as the unprivileged user 65535.
     """

@@ -121,7 +121,7 @@ def _write_kubeconfig(bed: Bed, folder: Path, user: str, server: str, target: Pa
 
 
 def _ensure_authorities(folder: Path) -> bool:
-    """Make the authorities and the token key unless all are there; return whether they were made."""
+    """Make authorities and token key unless all are there; return whether they were made."""
     complete = folder / "authorities-complete"  # written last: an interrupted run starts over
     if complete.exists():
         return False

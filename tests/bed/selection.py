@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ def _slots_of_others(name: str) -> set[int]:
     """Return the slots of all other beds: those of this cache, and those that run from another."""
     folders = [*cache_root().glob("instances/*"), *RUN_ROOT.glob("*/")]
     others = [remembered(folder) for folder in folders if folder.name != name]
-    return {known["slot"] for known in others if known}
+    return {int(known["slot"]) for known in others if known}
 
 
 def _free_slot(name: str, preferred: int) -> int:
     others, routed = _slots_of_others(name), network.taken_prefixes()
-    for slot in (preferred, *range(SLOTS)):
+    for slot in chain([preferred], range(SLOTS)):
         if slot not in others and Bed(name, slot, 1).prefix not in routed:
             return slot
     raise BedError(

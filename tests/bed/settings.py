@@ -1,8 +1,8 @@
 """Names, places, addresses and ports of one bed, all derived from its name and its slot.
 
-Several beds can live on one machine. Each has a slot, a small number that picks its subnets and ports
-and stays with it. Large and lasting things are under the cache folder; sockets, namespaces and process
-records are under /run, which a reboot empties together with what they describe.
+Several beds can live on one machine. Each has a slot, a small number that picks its subnets and
+ports and stays with it. Large and lasting things are under the cache folder; sockets, namespaces
+and process records are under /run, which a reboot empties together with what they describe.
 """
 
 import os
@@ -92,12 +92,12 @@ class Bed:
 
     @property
     def prefix(self) -> str:
-        """First half of every address: nodes x.x.0.0/24, pods x.x.64.0/18, services x.x.128.0/18."""
+        """First half of all addresses: nodes .0.0/24, pods .64.0/18, services .128.0/18."""
         return f"10.{220 + self.slot}"
 
     @property
     def gateway(self) -> str:
-        """The machine's own address on the bridge: where nodes find API server, DNS and registry."""
+        """The machine's address on the bridge: where nodes find API server, DNS and registry."""
         return f"{self.prefix}.0.1"
 
     @property
@@ -148,7 +148,7 @@ class Bed:
 
     @property
     def registry(self) -> str:
-        """Registry part of image names: the same string for a push from here and a pull on a node."""
+        """Registry part of image names, the same for a push from here and a pull on a node."""
         return f"localhost:{self.registry_port}"
 
     @property
