@@ -23,7 +23,7 @@ from transformers.utils.loading_report import LoadStateDictInfo
 from mfsdp_trainer.errors import DataError
 
 from .initialise import Recipes
-from .weights import assign
+from .weights import assign, materialise
 
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
@@ -72,7 +72,7 @@ class PretrainedWeights:
                 module._parameters[name] = tensor
             else:
                 module._buffers[name] = tensor
-        model.to_empty(device=device)
+        materialise(model, device)
         self._copy(model, loaded)
 
     def _load(self, model: PreTrainedModel) -> _Slots:

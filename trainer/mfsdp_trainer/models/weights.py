@@ -1,5 +1,6 @@
 """Filling a model that an engine has sharded on the meta device: `Weights`, and its two kinds."""
 
+from collections import defaultdict
 from typing import Protocol
 
 import torch
@@ -29,10 +30,26 @@ class RandomWeights:
 
     def fill(self, model: PreTrainedModel, device: torch.device) -> None:
         """See `Weights.fill`."""
-        model.to_empty(device=device)
+        materialise(model, device)
         for name, parameter in model.named_parameters():
             assign(parameter, self._recipes.make(name))
         fill_buffers(model, self._recipes)
+
+
+def materialise(model: nn.Module, device: torch.device) -> None:
+    """Give the model memory, without values; tied weights stay one.
+
+    `to_empty` alone gives each name of a tied weight a tensor of its own (FSDP2 mends that for its
+    modules, a plain model does not).
+    """
+    owners: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            owners[id(parameter)].append((module, name))
+    model.to_empty(device=device)
+    for (first, its_name), *others in owners.values():
+        for module, name in others:
+            module._parameters[name] = first._parameters[its_name]
 
 
 def fill_buffers(model: nn.Module, recipes: Recipes) -> None:

@@ -1,0 +1,23 @@
+"""Fixtures of the trainer's tests: one gang of processes, one small text, one small model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.trainer.gang import Gang
+
+
+@pytest.fixture(scope="session")
+def gang() -> Iterator[Gang]:
+    gang = Gang()
+    yield gang
+    gang.stop()
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some 20 kB of text with structure, as one document."""
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    lines = [f"line {n}: {n * n} is the square of {n}, not {n * n + n}.\n" for n in range(400)]
+    file.write_text("".join(lines), encoding="utf-8")
+    return file

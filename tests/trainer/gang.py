@@ -1,0 +1,133 @@
+"""Processes for tests that need ranks: started once, reused by every test of the session.
+
+`Gang.run(size, function, *arguments)` calls `function(world, *arguments)` on ranks 0 to size - 1,
+in one gloo process group that is kept while the size stays the same, and returns their results in
+rank order. An exception of a rank comes back as a result too: a test may want to see it on each.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+DEADLINE = 240.0
+"""Seconds that one call may take on a busy machine of two cores."""
+
+
+@dataclass
+class Raised:
+    """What a rank raised instead of returning."""
+
+    error: BaseException
+    trace: str
+
+
+class _Rank:
+    """The loop of one process."""
+
+    def __init__(self, rank: int, pipe: Connection) -> None:
+        self._rank = rank
+        self._pipe = pipe
+        self._world: Any = None
+
+    def serve(self) -> None:
+        while (call := self._pipe.recv()) is not None:
+            size, rendezvous, function, arguments = call
+            try:
+                self._join(size, rendezvous)
+                answer = function(self._world, *arguments)
+            except Exception as error:
+                error.__cause__ = None
+                answer = Raised(error, traceback.format_exc())
+            self._pipe.send(answer)
+
+    def _join(self, size: int, rendezvous: str) -> None:
+        import torch
+        import torch.distributed as dist
+
+        from mfsdp_trainer.world import World
+
+        if self._world is not None and self._world.size == size:
+            return
+        torch.set_num_threads(1)
+        if self._world is not None:
+            dist.destroy_process_group()
+            self._world = None
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{rendezvous}",
+            rank=self._rank,
+            world_size=size,
+            timeout=timedelta(seconds=120),
+        )
+        self._world = World.joined(torch.device("cpu"))
+
+
+def _main(rank: int, pipe: Connection) -> None:
+    _Rank(rank, pipe).serve()
+
+
+class Gang:
+    """Up to `most` processes, started when first needed."""
+
+    def __init__(self, most: int = 4) -> None:
+        self._most = most
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        self._directory = tempfile.TemporaryDirectory(prefix="gang-")
+        self._calls = 0
+
+    def run(self, size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call on each rank; every rank's result or `Raised`."""
+        assert size <= self._most
+        self._start()
+        self._calls += 1
+        rendezvous = str(Path(self._directory.name) / f"store-{self._calls}")
+        pipes = self._pipes[:size]
+        for pipe in pipes:
+            pipe.send((size, rendezvous, function, arguments))
+        return [self._answer(rank, pipe, function) for rank, pipe in enumerate(pipes)]
+
+    def results(self, size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """The same where no rank may raise."""
+        answers = self.run(size, function, *arguments)
+        for rank, answer in enumerate(answers):
+            assert not isinstance(answer, Raised), f"rank {rank}: {answer.trace}"
+        return answers
+
+    def _answer(self, rank: int, pipe: Connection, function: Callable[..., Any]) -> Any:
+        ready = wait([pipe, self._processes[rank].sentinel], timeout=DEADLINE)
+        if pipe not in ready:
+            state = "ended" if ready else f"gave no answer in {DEADLINE:.0f} s"
+            self.stop(kill=True)
+            raise AssertionError(f"rank {rank} {state} in {function.__name__}")
+        return pipe.recv()
+
+    def _start(self) -> None:
+        if self._processes:
+            return
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        context = multiprocessing.get_context("spawn")
+        for rank in range(self._most):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_main, args=(rank, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End the processes that this gang started."""
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
+            if kill:
+                process.kill()
+            elif process.is_alive():
+                pipe.send(None)
+            process.join(timeout=30)
+        self._processes, self._pipes = [], []
