@@ -1,0 +1,22 @@
+"""`mfsdp-train` with another worker and shorter limits: python main.py '{"scenario": ...}' FLAGS.
+
+The command line itself has no way to do this: both are Python parameters.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from mfsdp_trainer import cli
+from mfsdp_trainer.contract import Phase
+from mfsdp_trainer.launcher.gang import HANG_LIMITS, Limits
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[1])
+    hang = {Phase(name): seconds for name, seconds in options.get("hang", {}).items()}
+    limits = Limits(**options.get("limits", {}), hang={**HANG_LIMITS, **hang})
+    worker = ("-u", str(Path(__file__).with_name("worker.py")), options["scenario"])
+    code = cli.run(sys.argv[2:], worker=worker, limits=limits)
+    sys.stderr.flush()
+    os._exit(code)
