@@ -65,7 +65,11 @@ def _env(args: argparse.Namespace) -> int:
 
 
 def _images(args: argparse.Namespace) -> int:
-    for name in images.build(_running(args.name), args.targets, args.file, args.context):
+    bed = _running(args.name)
+    if args.targets == ["probe"]:
+        print(images.push_probe(bed))
+        return 0
+    for name in images.build(bed, args.targets, args.file, args.context):
         print(name)
     return 0
 

@@ -6,17 +6,18 @@ code. Debian's own files make the base image where no image can be pulled.
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import sleep
 
 from . import base_image, builds, context, mounts, oci
 from .dockerfile import bases, mounted, needed, parse, pin_mounts
 from .layers import buildah, store
 from .locks import locked
 from .prerequisites import IMAGE_PACKAGES, install_packages, require_root
+from .progress import Progress
 from .settings import Bed, cache_root
-from .shell import BedError
+from .shell import BedError, tail
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CERTIFICATES = Path("/etc/ssl/certs")
@@ -42,19 +43,32 @@ def _build_command(dockerfile: Path, folder: Path, target: str, name: str) -> li
     )  # fmt: skip
 
 
-def _call(command: list[str], doing: str) -> None:
-    """Run a command whose output a person may want to follow."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
-    if done.returncode:
-        raise BedError(f"{doing} failed with {done.returncode} (its messages are above)")
+def _call(command: list[str], title: str, log: Path, progress: Progress) -> None:
+    """Run one command of a build, with its output in a log and its latest line on the screen."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+    try:
+        while process.poll() is None:
+            progress.note(f"{title}: {tail(log, 1).strip()[:100]}")
+            sleep(0.1)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if process.returncode:
+        raise BedError(f"{title} failed, see {log}; its last lines:\n{tail(log, 25)}")
 
 
 class _Source:
     """A Dockerfile with its context: names each stage after all that decides it."""
 
-    def __init__(self, dockerfile: Path, folder: Path) -> None:
-        self.text, self.folder = dockerfile.read_text(), folder
+    def __init__(self, dockerfile: Path, folder: Path, logs: Path, progress: Progress) -> None:
+        if not dockerfile.exists():
+            raise BedError(f"{dockerfile} does not exist")
+        self.text, self.folder = dockerfile.read_text(), folder.resolve()
         self.stages = parse(self.text)
+        self.logs, self.progress = logs, progress
 
     def tag(self, stage: str) -> str:
         return context.fingerprint(self.stages, stage, self.folder, base_image.SALT)
@@ -71,42 +85,45 @@ class _Source:
         pinned.write_text(pin_mounts(self.text, self.helper))
         for stage in mounted(self.stages, target):
             if not base_image.present(self.helper(stage)):
-                self._call(pinned, stage, self.helper(stage))
-        self._call(pinned, target, name)
+                self._build(pinned, stage, self.helper(stage))
+        self._build(pinned, target, name)
 
-    def _call(self, dockerfile: Path, target: str, name: str) -> None:
+    def _build(self, dockerfile: Path, target: str, name: str) -> None:
         command = _build_command(dockerfile, self.folder, target, name)
-        _call(command, f"building the image {target}")
+        self.call(command, f"building {target}", f"build-{target}")
+
+    def call(self, command: list[str], title: str, log: str) -> None:
+        """Run a command with its output in a log of the bed."""
+        _call(command, title, self.logs / f"image-{log}.log", self.progress)
 
 
 def _build_one(bed: Bed, target: str, source: _Source) -> str:
     """Build and push one target unless the registry has it; return the image's name."""
     repository, tag = f"mfsdp/{target}", source.tag(target)
     name = f"{bed.registry}/{repository}:{tag}"
-    if oci.exists(bed, repository, tag):
-        print(f"{target}: unchanged", file=sys.stderr)
-        return name
-    install_packages(IMAGE_PACKAGES)
-    source.build(target, name)
-    push = buildah("push", "--tls-verify=false", "--compression-level", "1", name)
-    _call(push, f"pushing {name}")
+    if not oci.exists(bed, repository, tag):
+        install_packages(IMAGE_PACKAGES)
+        source.build(target, name)
+        push = buildah("push", "--tls-verify=false", "--compression-level", "1", name)
+        source.call(push, f"pushing {name}", f"push-{target}")
     return name
-
-
-def _build(bed: Bed, target: str, dockerfile: Path, folder: Path) -> str:
-    if target == "probe":
-        return oci.push_binary(bed, "bed/probe", builds.binary("tools", target))
-    require_root("python3 tests/bed images")
-    if not dockerfile.exists():
-        raise BedError(f"{dockerfile} does not exist")
-    return _build_one(bed, target, _Source(dockerfile, folder.resolve()))
 
 
 def build(bed: Bed, targets: Sequence[str], file: Path | None, folder: Path) -> list[str]:
     """Build and push the targets of a Dockerfile; return the images' names."""
-    dockerfile = file or folder / "Dockerfile"
+    require_root("python3 tests/bed images")
+    progress, names = Progress(len(targets)), list[str]()
+    source = _Source(file or folder / "Dockerfile", folder, bed.log("").parent, progress)
     with locked(cache_root() / "images.lock", "another image build"):
         try:
-            return [_build(bed, target, dockerfile, folder) for target in targets]
+            for target in targets:
+                with progress.step(f"image {target}"):
+                    names.append(_build_one(bed, target, source))
         finally:
             mounts.clear(store())
+    return names
+
+
+def push_probe(bed: Bed) -> str:
+    """Push the tiny image for tests of the network and return its name."""
+    return oci.push_binary(bed, "bed/probe", builds.binary("tools", "probe"))
