@@ -58,7 +58,7 @@ NAME_RULES: Final = (
 )
 
 _SHARDING_RULES: Final = (
-    Rule("", "!(self.useMegatronFSDP && self.useTorchFSDP2)", rules.EXCLUSIVE, "useTorchFSDP2"),
+    Rule("", "!(self.useMegatronFSDP && self.useTorchFSDP2)", rules.EXCLUSIVE, "useMegatronFSDP"),
     Rule(
         "",
         "!has(self.dataParallelShardingStrategy) || self.dataParallelShardingStrategy == 'no_shard'"
@@ -80,8 +80,8 @@ _SHARDING_RULES: Final = (
         f"({_WORLD}) % self.dataParallelReplicas == 0",
         f"dataParallelReplicas {rules.REPLICAS_DIVIDE} (nodes x procsPerNode)",
         "dataParallelReplicas",
-        expression="'dataParallelReplicas ' + string(self.dataParallelReplicas) + "
-        f"' {rules.REPLICAS_DIVIDE} ' + string({_WORLD}) + ' (nodes x procsPerNode)'",
+        expression=f"'dataParallelReplicas %d {rules.REPLICAS_DIVIDE} %d (nodes x procsPerNode)'"
+        f".format([self.dataParallelReplicas, {_WORLD}])",
     ),
     Rule(
         "",
@@ -113,8 +113,8 @@ _BATCH_RULES: Final = (
         f"{_GLOBAL} % ({_MICRO} * {_WORLD}) == 0",
         f"training.globalBatchSize {rules.BATCH_MULTIPLE}",
         "training.globalBatchSize",
-        expression=f"'training.globalBatchSize ' + string({_GLOBAL}) + ' {rules.BATCH_MULTIPLE} = '"
-        f" + string({_MICRO}) + ' x ' + string({_WORLD}) + ' = ' + string({_MICRO} * {_WORLD})",
+        expression=f"'training.globalBatchSize %d {rules.BATCH_MULTIPLE} = %d x %d = %d'"
+        f".format([{_GLOBAL}, {_MICRO}, {_WORLD}, {_MICRO} * {_WORLD}])",
     ),
     Rule("training", "self.warmupSteps <= self.steps", rules.WARMUP, "warmupSteps"),
     Rule(

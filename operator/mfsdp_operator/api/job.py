@@ -4,6 +4,7 @@ Metadata, spec and status are parsed apart, so that the operator can still say o
 that its spec is wrong.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from . import rules
 from .names import API_VERSION, KIND, MAX_JOB_NAME
-from .problems import InvalidSpecError, describe
+from .problems import InvalidSpecError, Problem, describe, problem
 from .spec import JobSpec
 from .status import JobStatus
 
@@ -39,12 +40,12 @@ class Job:
     status: JobStatus
 
 
-def name_problem(name: str) -> str | None:
-    """What is wrong with a job's name, and the fix; None if nothing is."""
+def name_problem(name: str) -> Problem | None:
+    """What is wrong with a job's name; None if nothing is."""
     if len(name) > MAX_JOB_NAME:
-        return f"metadata.name: {rules.NAME_LENGTH}"
-    if not re.search(rules.NAME_PATTERN, name):
-        return f"metadata.name: {rules.NAME_FORM}"
+        return problem("metadata.name", rules.NAME_LENGTH)
+    if not re.fullmatch(rules.NAME_PATTERN, name):
+        return problem("metadata.name", rules.NAME_FORM)
     return None
 
 
@@ -64,10 +65,24 @@ def parse_meta(manifest: Mapping[str, Any]) -> JobMeta:
 
 def parse_spec(raw: object) -> JobSpec:
     """The spec of a manifest. Raises InvalidSpecError with a line for every problem."""
+    # Through JSON and strictly: as the API server, it takes "2" for no number, and a field by its
+    # outside name only.
+    text = json.dumps(_as_stored({} if raw is None else raw))
     try:
-        return JobSpec.model_validate({} if raw is None else raw)
+        return JobSpec.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidSpecError(describe(error, "spec")) from error
+        raise InvalidSpecError(describe(error, JobSpec, "spec")) from error
+
+
+def _as_stored(value: object, name: str = "") -> object:
+    """What the API server makes of a value: null counts as unset, and 10.0 as 10."""
+    if name in ("template", "config"):
+        return value
+    if isinstance(value, dict):
+        return {key: _as_stored(child, key) for key, child in value.items() if child is not None}
+    if isinstance(value, list):
+        return [_as_stored(child) for child in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def parse_status(raw: object) -> JobStatus:
@@ -81,8 +96,8 @@ def parse_job(manifest: Mapping[str, Any]) -> Job:
     Raises InvalidSpecError with a line for every problem, each naming its field.
     """
     if (manifest.get("apiVersion"), manifest.get("kind")) != (API_VERSION, KIND):
-        raise InvalidSpecError([f"apiVersion and kind: must be {API_VERSION} and {KIND}"])
+        raise InvalidSpecError([problem("kind", f"must be {KIND} of apiVersion {API_VERSION}")])
     meta = parse_meta(manifest)
-    if problem := name_problem(meta.name):
-        raise InvalidSpecError([problem])
+    if wrong := name_problem(meta.name):
+        raise InvalidSpecError([wrong])
     return Job(meta, parse_spec(manifest.get("spec")), parse_status(manifest.get("status")))

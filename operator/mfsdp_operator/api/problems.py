@@ -1,48 +1,58 @@
-"""Turns what pydantic found wrong into lines for a person: one a problem, field first, fix last.
-
-`parse_job` uses it for the operator's conditions; the `mfsdp` command reads files through the
-trainer's own loader, which knows lines as well.
-"""
+"""What is wrong with a job, as a person reads it: one problem a line, field first, fix last."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ValidationError
+
+from mfsdp_trainer.config.problems import explain, field_name
+
+from .refused import RIGHT_NAMES
+from .rules import misspelt
+
+type FieldPath = tuple[int | str, ...]
+
+
+class Problem(NamedTuple):
+    """One thing to change: the path of its field in the manifest, and what is wrong with it."""
+
+    path: FieldPath
+    message: str
+
+    def __str__(self) -> str:
+        return f"{field_name(self.path)}: {self.message}"
 
 
 class InvalidSpecError(ValueError):
-    """A job that cannot run as written. `problems` holds one line for each thing to change."""
+    """A job that cannot run as written. `details` has the paths, `problems` a line for each."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, details: Iterable[Problem]) -> None:
+        self.details = tuple(details)
         super().__init__("; ".join(self.problems))
 
-
-def describe(error: ValidationError, root: str) -> tuple[str, ...]:
-    """One line for each problem, its path starting at `root`, for instance `spec`."""
-    return tuple(_line(details, root) for details in error.errors(include_url=False))
-
-
-def _line(details: ErrorDetails, root: str) -> str:
-    path = _path(root, details["loc"])
-    if details["type"] == "value_error":
-        # Our own rules already name their fields and the fix.
-        return f"{path}: {details['ctx']['error']}"
-    if details["type"] == "extra_forbidden":
-        return f"{path}: no such field"
-    if details["type"] == "missing":
-        return f"{path}: required"
-    return f"{path}: {_lower_first(details['msg'])}, not {_short(details['input'])}"
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """One line for each thing to change, its field first."""
+        return tuple(str(problem) for problem in self.details)
 
 
-def _path(root: str, loc: tuple[int | str, ...]) -> str:
-    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+def problem(path: str, message: str) -> Problem:
+    """A problem by its dotted path, for instance `spec.checkpoint.path`."""
+    return Problem(tuple(path.split(".")), message)
 
 
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
+def describe(error: ValidationError, model: type[BaseModel], root: str) -> tuple[Problem, ...]:
+    """The problems that pydantic found in the part of the manifest under `root`."""
+    return tuple(
+        Problem((root, *path), _message(tuple(path), sentence))
+        for path, sentence in explain(error, model)
+    )
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _message(path: FieldPath, sentence: str) -> str:
+    *parents, name = path or ("",)
+    if right := RIGHT_NAMES.get((field_name(parents), str(name))):
+        return misspelt(str(name), right)
+    # The line starts with the path already.
+    start = field_name(path)
+    return sentence.removeprefix(f"{start}: ").removeprefix(f"{start} ") if path else sentence

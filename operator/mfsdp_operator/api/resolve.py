@@ -21,7 +21,7 @@ from mfsdp_trainer.config import (
 from mfsdp_trainer.config.data import TokenizerKind
 
 from . import rules
-from .problems import InvalidSpecError, describe
+from .problems import InvalidSpecError, Problem, describe, problem
 from .spec import JobSpec
 from .template import env_values, has_own_program, template_problems
 
@@ -47,8 +47,7 @@ def resolve(spec: JobSpec) -> ResolvedJob:
 
     Raises InvalidSpecError with a line for every problem, each naming its field and the fix.
     """
-    problems = list(spec_problems(spec))
-    if problems:
+    if problems := tuple(spec_problems(spec)):
         raise InvalidSpecError(problems)
     own_program = has_own_program(spec.template)
     world_size = spec.nodes * spec.resolved_procs_per_node
@@ -64,7 +63,7 @@ def resolve(spec: JobSpec) -> ResolvedJob:
     )
 
 
-def spec_problems(spec: JobSpec) -> Iterator[str]:
+def spec_problems(spec: JobSpec) -> Iterator[Problem]:
     """What is wrong with a spec beyond its fields' own types and bounds."""
     yield from _sharding_problems(spec)
     yield from _section_problems(spec)
@@ -72,50 +71,51 @@ def spec_problems(spec: JobSpec) -> Iterator[str]:
     yield from template_problems(spec.template)
     engine = spec.use_megatron_fsdp or spec.use_torch_fsdp2
     if engine and "1" in env_values(spec.template, rules.MAX_CONNECTIONS_ENV):
-        yield f"spec.template: {rules.MAX_CONNECTIONS}"
+        yield problem("spec.template", rules.MAX_CONNECTIONS)
 
 
-def _sharding_problems(spec: JobSpec) -> Iterator[str]:
+def _sharding_problems(spec: JobSpec) -> Iterator[Problem]:
     if spec.use_megatron_fsdp and not spec.gpus_per_node:
-        yield f"spec.useMegatronFSDP: {rules.MEGATRON_NEEDS_GPUS}"
+        yield problem("spec.useMegatronFSDP", rules.MEGATRON_NEEDS_GPUS)
     if spec.gpus_per_node and spec.resolved_procs_per_node > spec.gpus_per_node:
-        yield f"spec.procsPerNode: {rules.PROCS_EXCEED_GPUS}"
+        yield problem("spec.procsPerNode", rules.PROCS_EXCEED_GPUS)
     try:
         sharding = _sharding(spec, spec.nodes * spec.resolved_procs_per_node)
     except ValueError as error:
-        yield f"spec: {error}"
+        # Each of its messages starts with the field.
+        yield problem(f"spec.{str(error).split()[0]}", str(error))
         return
     if spec.data_parallel_replicas > 1 and sharding.strategy is ShardingStrategy.NO_SHARD:
-        yield f"spec.dataParallelReplicas: {rules.REPLICAS_NEED_SHARDS}"
+        yield problem("spec.dataParallelReplicas", rules.REPLICAS_NEED_SHARDS)
 
 
-def _section_problems(spec: JobSpec) -> Iterator[str]:
+def _section_problems(spec: JobSpec) -> Iterator[Problem]:
     if not has_own_program(spec.template):
         for section in rules.BUILT_IN_SECTIONS:
             if getattr(spec, section) is None:
-                yield f"spec.{section}: {rules.SECTION_REQUIRED}"
+                yield problem(f"spec.{section}", rules.SECTION_REQUIRED)
     if spec.data is None:
         return
     tokenizer, model_path = spec.data.tokenizer, spec.model and spec.model.path
     if tokenizer.kind is TokenizerKind.HUGGING_FACE:
         if not (tokenizer.path or model_path):
-            yield f"spec.data.tokenizer.path: {rules.TOKENIZER_PATH}"
+            yield problem("spec.data.tokenizer.path", rules.TOKENIZER_PATH)
     elif tokenizer.path:
-        yield f"spec.data.tokenizer.path: {rules.TOKENIZER_KIND}"
+        yield problem("spec.data.tokenizer.path", rules.TOKENIZER_KIND)
 
 
-def _place_problems(spec: JobSpec) -> Iterator[str]:
+def _place_problems(spec: JobSpec) -> Iterator[Problem]:
     path, pvc = spec.checkpoint.path, spec.checkpoint.pvc
-    if not re.search(rules.RESOURCE_PATTERN, spec.gpu_resource):
-        yield f"spec.gpuResource: {rules.RESOURCE_FORM}"
-    if not re.search(rules.PATH_PATTERN, path) or re.search(rules.DOTS_PATTERN, path):
-        yield f"spec.checkpoint.path: {rules.PATH_FORM}"
+    if not re.fullmatch(rules.RESOURCE_PATTERN, spec.gpu_resource):
+        yield problem("spec.gpuResource", rules.RESOURCE_FORM)
+    if not re.fullmatch(rules.PATH_PATTERN, path) or re.search(rules.DOTS_PATTERN, path):
+        yield problem("spec.checkpoint.path", rules.PATH_FORM)
     elif re.search(rules.SYSTEM_PATTERN, path):
-        yield f"spec.checkpoint.path: {rules.PATH_SYSTEM}"
-    if pvc is not None and not re.search(rules.PVC_PATTERN, pvc):
-        yield f"spec.checkpoint.pvc: {rules.PVC_FORM}"
+        yield problem("spec.checkpoint.path", rules.PATH_SYSTEM)
+    if pvc is not None and not re.fullmatch(rules.PVC_PATTERN, pvc):
+        yield problem("spec.checkpoint.pvc", rules.PVC_FORM)
     if spec.logging.port == rules.MASTER_PORT:
-        yield f"spec.logging.port: {rules.PORT_TAKEN}"
+        yield problem("spec.logging.port", rules.PORT_TAKEN)
 
 
 def _sharding(spec: JobSpec, world_size: int) -> ResolvedSharding:
@@ -143,4 +143,4 @@ def _trainer_config(spec: JobSpec, strategy: ShardingStrategy) -> TrainerConfig 
     try:
         return TrainerConfig(**shared)
     except ValidationError as error:
-        raise InvalidSpecError(describe(error, "spec")) from error
+        raise InvalidSpecError(describe(error, TrainerConfig, "spec")) from error

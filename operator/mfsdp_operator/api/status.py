@@ -1,11 +1,14 @@
 """`status` of a MegatronFSDPJob. The operator alone writes it."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from mfsdp_trainer.config import ConfigModel, ResolvedSharding
+
+type Timestamp = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+"""RFC 3339, in UTC."""
 
 
 class JobPhase(StrEnum):
@@ -43,7 +46,7 @@ class Condition(ConfigModel):
     """One word, for machines."""
     message: str = Field(default="", max_length=32768)
     """One sentence, for people."""
-    last_transition_time: str
+    last_transition_time: Timestamp
     """When status changed last."""
     observed_generation: int = Field(default=0, ge=0)
     """metadata.generation that this was computed for."""
@@ -130,14 +133,21 @@ class JobStatus(ConfigModel):
     job."""
     phase: JobPhase | None = None
     """Pending, Starting, Running, Restarting, Suspended, Complete or Failed."""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=32,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    )
     """Ready, Reconciling, Stalled (kstatus), Suspended, PodsReady, Running, Restarting, Complete,
     Failed."""
     attempt: int = 0
     """Number of the current attempt; 0 before the first."""
     attempt_state: AttemptState | None = None
     """Creating, Active or Ended; absent before the first attempt."""
-    next_attempt_time: str | None = None
+    next_attempt_time: Timestamp | None = None
     """The next attempt starts no earlier: back-off after a failure."""
     sharding: ResolvedSharding | None = None
     """Engine, strategy, world size and micro-batches in effect."""
@@ -151,7 +161,7 @@ class JobStatus(ConfigModel):
     """Progress of the built-in trainer."""
     last_failure: LastFailure | None = None
     """Why the last failed attempt ended."""
-    start_time: str | None = None
+    start_time: Timestamp | None = None
     """When the first attempt began."""
-    completion_time: str | None = None
+    completion_time: Timestamp | None = None
     """When the job ended."""

@@ -10,6 +10,7 @@ from mfsdp_trainer.contract import CONTAINER_NAME
 
 from . import rules
 from .names import RESERVED_LABEL_PREFIX
+from .problems import Problem, problem
 
 
 def trainer_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -33,46 +34,46 @@ def env_values(template: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(str(e["value"]) for e in entries if e.get("name") == name and "value" in e)
 
 
-def template_problems(template: Mapping[str, Any]) -> Iterator[str]:
+def template_problems(template: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong with a template: one line each, naming field and fix."""
     for key in sorted(set(template) - {"metadata", "spec"}):
-        yield f"spec.template.{key}: no such field: a template has metadata and spec"
+        yield problem(f"spec.template.{key}", "no such field: a template has metadata and spec")
     metadata, spec = template.get("metadata", {}), template.get("spec", {})
     if isinstance(metadata, Mapping):
         yield from _metadata_problems(metadata)
     else:
-        yield "spec.template.metadata: must be an object"
+        yield problem("spec.template.metadata", "must be an object")
     if not isinstance(spec, Mapping):
-        yield "spec.template.spec: must be an object"
+        yield problem("spec.template.spec", "must be an object")
         return
     for field in rules.RESERVED_POD_FIELDS:
         if field in spec:
-            yield f"spec.template.spec.{field}: {field} {rules.RESERVED_FIELD}"
+            yield problem(f"spec.template.spec.{field}", f"{field} {rules.RESERVED_FIELD}")
     yield from _container_problems(spec.get("containers", []))
 
 
-def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[str]:
+def _metadata_problems(metadata: Mapping[str, Any]) -> Iterator[Problem]:
     for key in sorted(set(metadata) - {"labels", "annotations"}):
-        yield (
-            f"spec.template.metadata.{key}: no such field: the operator names and owns the pods; "
-            "labels and annotations are yours"
+        yield problem(
+            f"spec.template.metadata.{key}",
+            "no such field: the operator names and owns the pods; labels and annotations are yours",
         )
     for key in _mapping(metadata.get("labels")):
         if str(key).startswith(RESERVED_LABEL_PREFIX) or key in rules.RESERVED_LABELS:
-            yield f"spec.template.metadata.labels: {rules.RESERVED_LABEL}"
+            yield problem("spec.template.metadata.labels", rules.RESERVED_LABEL)
 
 
-def _container_problems(containers: object) -> Iterator[str]:
+def _container_problems(containers: object) -> Iterator[Problem]:
     where = "spec.template.spec.containers"
     if not isinstance(containers, list) or not all(isinstance(c, Mapping) for c in containers):
-        yield f"{where}: must be a list of containers"
+        yield problem(where, "must be a list of containers")
         return
     names = [container.get("name") for container in containers]
     if not all(isinstance(name, str) and name for name in names):
-        yield f"{where}: every container needs a name"
+        yield problem(where, "every container needs a name")
         return
     for name in sorted({str(name) for name in names if names.count(name) > 1}):
-        yield f"{where}: the name {name} is used twice"
+        yield problem(where, f"the name {name} is used twice")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
