@@ -245,8 +245,4 @@ def run(argv: Sequence[str], worker: Sequence[str] = WORKER, limits: Limits | No
 
 def main() -> NoReturn:
     """Entry point of `mfsdp-train`."""
-    code = run(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A rendezvous that waits in C++ cannot be cancelled, and would abort a normal exit.
-    os._exit(code)
+    sys.exit(run(sys.argv[1:]))

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroup
 
 from .errors import TrainerError
+from .rendezvous import meet
 
 _SETUP_TIMEOUT = timedelta(hours=24)
 """Patience of the control group: others wait there while rank 0 tokenises a corpus. Whether that
@@ -58,7 +59,7 @@ class World:
     def start(cls, *, gpu: bool) -> "World":
         """Join the gang that torchrun's environment describes; alone if there is none.
 
-        Raises RuntimeError of torch where the others are not found in time.
+        Raises RendezvousError where the others are not found in time.
         """
         alone = "RANK" not in os.environ
         local_rank = int(os.environ.get("LOCAL_RANK") or 0)
@@ -70,9 +71,9 @@ class World:
             torch.set_num_threads(max(1, math.floor(_usable_cores() / local_size)))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if gpu else "gloo",
-            store=HashStore() if alone else None,
-            rank=0 if alone else -1,
-            world_size=1 if alone else -1,
+            store=HashStore() if alone else meet(),
+            rank=int(os.environ.get("RANK") or 0),
+            world_size=1 if alone else int(os.environ["WORLD_SIZE"]),
             device_id=device if gpu else None,
         )
         return cls.joined(device)

@@ -4,7 +4,6 @@ The command line itself has no way to do this: both are Python parameters.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -17,6 +16,4 @@ if __name__ == "__main__":
     hang = {Phase(name): seconds for name, seconds in options.get("hang", {}).items()}
     limits = Limits(**options.get("limits", {}), hang={**HANG_LIMITS, **hang})
     worker = ("-u", str(Path(__file__).with_name("worker.py")), options["scenario"])
-    code = cli.run(sys.argv[2:], worker=worker, limits=limits)
-    sys.stderr.flush()
-    os._exit(code)
+    sys.exit(cli.run(sys.argv[2:], worker=worker, limits=limits))

@@ -8,7 +8,7 @@ import pytest
 
 from mfsdp_trainer.contract import OUTCOME_MAX_BYTES, Reason
 
-from .conftest import Launch, Launcher, until
+from .conftest import Launch, Launcher, free_port, until
 
 
 def check(run: Launch, reason: Reason, *texts: str) -> None:
@@ -139,24 +139,24 @@ def test_port_in_use_names_the_field(launch: Launcher) -> None:
 
 
 def test_two_nodes_meet_and_finish(launch: Launcher, master: list[str]) -> None:
-    nodes = [launch("done", *master, f"--node_rank={rank}") for rank in (0, 1)]
+    nodes = [launch("meet_and_train", *master, f"--node_rank={rank}") for rank in (0, 1)]
     for node in nodes:
         check(node, Reason.DONE)
 
 
 def test_second_node_missing(launch: Launcher, master: list[str]) -> None:
-    run = launch("done", *master, "--node_rank=0", limits={"rendezvous": 2})
-    check(run, Reason.RENDEZVOUS_FAILED, "only 1 of 2 nodes joined 127.0.0.1:")
+    run = launch("meet_and_train", *master, "--node_rank=0", limits={"rendezvous": 2})
+    check(run, Reason.RENDEZVOUS_FAILED, "only 1 of 2 ranks came to 127.0.0.1:")
 
 
 def test_first_node_missing(launch: Launcher, master: list[str]) -> None:
-    run = launch("done", *master, "--node_rank=1", limits={"rendezvous": 1})
+    run = launch("meet_and_train", *master, "--node_rank=1", limits={"rendezvous": 1})
     check(run, Reason.RENDEZVOUS_FAILED, "127.0.0.1:", "its port does not answer")
 
 
 def test_name_of_first_node_unknown(launch: Launcher) -> None:
     flags = ["--nnodes=2", "--node_rank=1", "--master_addr=job-0-0.job.invalid"]
-    run = launch("done", *flags, limits={"rendezvous": 1})
+    run = launch("meet_and_train", *flags, "--nproc_per_node=1", limits={"rendezvous": 1})
     check(run, Reason.RENDEZVOUS_FAILED, "job-0-0.job.invalid:29500", "does not resolve")
 
 
@@ -168,8 +168,6 @@ def test_a_lost_node_is_an_echo_on_the_others(launch: Launcher, master: list[str
 
 @pytest.fixture
 def master() -> list[str]:
-    from .conftest import free_port
-
     return [
         "--nnodes=2",
         "--nproc_per_node=1",

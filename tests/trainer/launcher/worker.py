@@ -88,10 +88,29 @@ def killed_from_outside(_reporter: Reporter) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _gloo(timeout: float) -> None:
+def _gloo(reporter: Reporter, timeout: float) -> None:
+    """Meet the others as the trainer's workers do."""
+    reporter.phase(Phase.RENDEZVOUS)
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
+    from mfsdp_trainer.rendezvous import meet
+
+    dist.init_process_group(
+        "gloo",
+        store=meet(),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=datetime.timedelta(seconds=timeout),
+    )
+
+
+def meet_and_train(reporter: Reporter) -> None:
+    import torch.distributed as dist
+
+    _gloo(reporter, 60)
+    dist.barrier()
+    train(reporter, steps=3)
+    dist.barrier()
 
 
 def collective_timeout(reporter: Reporter) -> None:
@@ -99,7 +118,7 @@ def collective_timeout(reporter: Reporter) -> None:
     import torch
     import torch.distributed as dist
 
-    _gloo(3)
+    _gloo(reporter, 3)
     if reporter.rank == 1:
         wait_for_ever()
     dist.all_reduce(torch.ones(1))
@@ -110,7 +129,7 @@ def lose_peer(reporter: Reporter) -> None:
     import torch
     import torch.distributed as dist
 
-    _gloo(60)
+    _gloo(reporter, 60)
     dist.barrier()
     if reporter.rank == dist.get_world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -177,6 +196,7 @@ SCENARIOS: dict[str, Callable[[Reporter], None]] = {
         leave_orphans,
         load,
         lose_peer,
+        meet_and_train,
         show,
         train,
         watchdog,

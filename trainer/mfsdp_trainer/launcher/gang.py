@@ -40,8 +40,6 @@ class Limits:
     terminationGracePeriodSeconds (120), or the kubelet kills first and nobody says why."""
     hang: Mapping[Phase, float] = field(default_factory=lambda: HANG_LIMITS)
     first_step: float = FIRST_STEP_LIMIT
-    exit_barrier: float = 300.0
-    """How long a node that is done waits for the others."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Gang:
 
     @property
     def run_id(self) -> str:
-        """Name of the rendezvous: no two attempts of a job share one."""
+        """Name of this attempt, as torchrun's TORCHELASTIC_RUN_ID."""
         return f"{self.job_uid or 'local'}-{self.attempt}"
 
     @property

@@ -56,6 +56,9 @@ class HangWatch:
             return self._limits.hang[Phase.STARTING]
         if beat.phase is Phase.TRAINING and beat.step is None:
             return self._limits.first_step
+        if beat.phase is Phase.RENDEZVOUS:
+            # The worker's own deadline has the better message.
+            return max(self._limits.hang[beat.phase], self._limits.rendezvous + 60)
         return self._limits.hang[beat.phase]
 
 

@@ -38,7 +38,7 @@ _SECRETS: Final = (
         "[redacted]",
     ),
 )
-# What a rank dies of on its own account. SIGTERM is the agent's way to end the survivors.
+# What a rank dies of on its own account. SIGTERM is how survivors of a failure end.
 _NOT_ITS_OWN: Final = -signal.SIGTERM
 
 

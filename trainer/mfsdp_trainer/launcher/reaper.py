@@ -1,7 +1,6 @@
 """Collects orphans: as PID 1 we are the parent of whatever a worker left behind.
 
-The workers themselves are left to the agent. Were their exit codes collected here, the agent would
-take them for successes.
+The workers themselves are left to `Workers`, which needs their exit codes.
 """
 
 import os

@@ -33,21 +33,21 @@ class _Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_name, self.server_port = "", self.socket.getsockname()[1]
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Turn away whoever finds too many connections open: threads are not free."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one connection, then make room."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""
         _log.debug("request from %s failed", client_address, exc_info=True)
 
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401
+    def log_message(self, format: str, *args: Any) -> None:
         """Polls every two seconds are not worth a line each."""
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mfsdp_trainer.contract import Phase, Progress
+from mfsdp_trainer.contract import Progress
 
 from .gang import Gang
 from .rundir import RunDir
@@ -14,8 +14,6 @@ class View:
 
     gang: Gang
     run_dir: RunDir
-    phase: Phase = Phase.STARTING
-    """What the run does while no worker says so."""
     silent_seconds: dict[int, float] | None = None
     """Seconds since each local rank's last sign of life; replaced, never changed in place."""
 
@@ -28,6 +26,6 @@ class View:
         """Other nodes have no rank 0: their own ranks' phase and step."""
         beats = self.run_dir.heartbeats(self.gang.ranks).values()
         if not beats:
-            return Progress(phase=self.phase)
+            return Progress()
         last = max(beats, key=lambda beat: beat.at)
         return Progress(phase=last.phase, step=max(beat.step or 0 for beat in beats))
