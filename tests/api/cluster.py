@@ -24,20 +24,26 @@ def kubectl(*args: str, stdin: str | None = None, ok: bool = True) -> str:
 class Jobs:
     """MegatronFSDPJobs of one namespace, as plain dicts."""
 
-    def __init__(self, api: client.ApiClient, namespace: str) -> None:
+    def __init__(self, api: client.ApiClient, namespace: str, group: str) -> None:
         self.api = client.CustomObjectsApi(api)
         self.namespace = namespace
-        self.args = (names.GROUP, names.VERSION, namespace, names.PLURAL)
+        self.resource = f"{names.PLURAL}.{group}"
+        self.api_version = f"{group}/{names.VERSION}"
+        self.args = (group, names.VERSION, namespace, names.PLURAL)
+
+    def here(self, manifest: Manifest) -> Manifest:
+        """The manifest as one of this group."""
+        return manifest | {"apiVersion": self.api_version}
 
     def create(self, manifest: Manifest) -> Manifest:
         """POST, with unknown fields pruned as Helm and GitOps tools would have it."""
-        made: Manifest = self.api.create_namespaced_custom_object(*self.args, manifest)
+        made: Manifest = self.api.create_namespaced_custom_object(*self.args, self.here(manifest))
         return made
 
     def try_out(self, manifest: Manifest) -> Manifest:
         """POST as kubectl does it (unknown fields are errors), without storing anything."""
         made: Manifest = self.api.create_namespaced_custom_object(
-            *self.args, manifest, dry_run="All", field_validation="Strict"
+            *self.args, self.here(manifest), dry_run="All", field_validation="Strict"
         )
         return made
 
@@ -49,14 +55,14 @@ class Jobs:
     def replace(self, manifest: Manifest) -> Manifest:
         """PUT of everything but status."""
         done: Manifest = self.api.replace_namespaced_custom_object(
-            *self.args, manifest["metadata"]["name"], manifest
+            *self.args, manifest["metadata"]["name"], self.here(manifest)
         )
         return done
 
     def replace_status(self, manifest: Manifest) -> Manifest:
         """PUT of status alone."""
         done: Manifest = self.api.replace_namespaced_custom_object_status(
-            *self.args, manifest["metadata"]["name"], manifest
+            *self.args, manifest["metadata"]["name"], self.here(manifest)
         )
         return done
 

@@ -1,36 +1,30 @@
 """A namespace of its own on the embedded cluster's API server, with this tree's CRD installed.
 
-The CRD is upgraded in place, as a user would; a context that the suite did not make is refused.
+The CRD is upgraded in place, as a user would. An operator may be running (a demo's, say) and would
+write into stored jobs, so tests that store any use a twin of the CRD: the same but for its group.
 """
 
+import json
+import os
+import secrets
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kubernetes import client, config
-from tests.api.cluster import Jobs, kubectl
+from tests.api.bed import ROOT, use_bed
+from tests.api.cluster import Jobs, Manifest, kubectl
 
 from mfsdp_operator.api import names
-
-ROOT = Path(__file__).resolve().parents[2]
-CONTEXT = "mfsdp-bed"
-CRD = f"{names.PLURAL}.{names.GROUP}"
+from mfsdp_operator.api.crd import crd
 
 
 @pytest.fixture(scope="session")
 def api() -> client.ApiClient:
     """A client of the embedded cluster, with the CRD of this tree in place."""
-    contexts, current = config.list_kube_config_contexts()
-    if current["name"] != CONTEXT:
-        pytest.exit(
-            f"these tests only run on the embedded cluster (context {CONTEXT}), not on "
-            f'{current["name"]}: run `make cluster-up` and eval "$(python3 tests/bed env)"',
-            returncode=4,
-        )
-    assert contexts
-    loaded: client.ApiClient = config.new_client_from_config()
+    use_bed()
+    loaded: client.ApiClient = config.new_client_from_config(os.environ["KUBECONFIG"])
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{CRD}")
+    _await_established(names.GROUP)
     return loaded
 
 
@@ -45,5 +39,27 @@ def namespace(api: client.ApiClient) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def jobs(api: client.ApiClient, namespace: str) -> Jobs:
-    """The jobs of this run's namespace."""
-    return Jobs(api, namespace)
+    """The jobs of this run's namespace, to try out (dry-run)."""
+    return Jobs(api, namespace, names.GROUP)
+
+
+@pytest.fixture(scope="session")
+def twins(api: client.ApiClient, namespace: str) -> Iterator[Jobs]:
+    """Jobs of the same API in a group of this run's own, to store."""
+    group = f"run-{secrets.token_hex(4)}.test.mfsdp.dev"
+    kubectl("create", "-f", "-", stdin=json.dumps(_twin(crd(), group)))
+    _await_established(group)
+    yield Jobs(api, namespace, group)
+    kubectl("delete", "--wait=false", f"crd/{names.PLURAL}.{group}")
+
+
+def _twin(definition: Manifest, group: str) -> Manifest:
+    definition["metadata"]["name"] = f"{names.PLURAL}.{group}"
+    definition["spec"]["group"] = group
+    del definition["spec"]["names"]["shortNames"]  # taken by the real one
+    return definition
+
+
+def _await_established(group: str) -> None:
+    name = f"crd/{names.PLURAL}.{group}"
+    kubectl("wait", "--for=condition=Established", "--timeout=30s", name)

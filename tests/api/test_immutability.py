@@ -30,11 +30,11 @@ OUTSIDE = {field.alias or name for name, field in JobSpec.model_fields.items()}
 
 
 @pytest.fixture(scope="module")
-def job(jobs: Jobs) -> Manifest:
+def job(twins: Jobs) -> Manifest:
     """A stored job."""
     manifest = base()
     manifest["metadata"]["name"] = "immutable"
-    return jobs.create(manifest)
+    return twins.create(manifest)
 
 
 def test_every_field_has_a_change() -> None:
@@ -42,32 +42,32 @@ def test_every_field_has_a_change() -> None:
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_field_cannot_be_set_or_changed(jobs: Jobs, job: Manifest, field: str) -> None:
-    changed = jobs.get(job["metadata"]["name"])
+def test_field_cannot_be_set_or_changed(twins: Jobs, job: Manifest, field: str) -> None:
+    changed = twins.get(job["metadata"]["name"])
     for path, value in CHANGES[field].items():
         put(changed, path, value)
     with pytest.raises(ApiException) as caught:
-        jobs.replace(changed)
+        twins.replace(changed)
     assert immutable(field) in message(caught.value)
 
 
-def test_field_cannot_be_removed(jobs: Jobs) -> None:
+def test_field_cannot_be_removed(twins: Jobs) -> None:
     manifest = base()
     manifest["metadata"]["name"] = "removed"
     put(manifest, "spec.procsPerNode", 1)
-    stored = jobs.create(manifest)
+    stored = twins.create(manifest)
     put(stored, "spec.procsPerNode", None)
     with pytest.raises(ApiException) as caught:
-        jobs.replace(stored)
+        twins.replace(stored)
     assert immutable("procsPerNode") in message(caught.value)
 
 
-def test_suspend_and_restarts_can_change(jobs: Jobs, job: Manifest) -> None:
-    changed = jobs.get(job["metadata"]["name"])
+def test_suspend_and_restarts_can_change(twins: Jobs, job: Manifest) -> None:
+    changed = twins.get(job["metadata"]["name"])
     put(changed, "spec.suspend", True)
     put(changed, "spec.restarts.maxRestarts", 7)
-    stored = jobs.replace(changed)
+    stored = twins.replace(changed)
     assert stored["spec"]["suspend"] is True
     assert stored["metadata"]["generation"] == 2
     put(stored, "spec.suspend", None)
-    assert jobs.replace(stored)["spec"]["suspend"] is False
+    assert twins.replace(stored)["spec"]["suspend"] is False

@@ -50,12 +50,12 @@ def test_null_counts_as_unset(jobs: Jobs) -> None:
     assert parse_job(stored).spec == parse_job(sent).spec
 
 
-def test_unknown_fields_are_pruned_but_not_in_template_and_model_config(jobs: Jobs) -> None:
+def test_unknown_fields_are_pruned_but_not_in_template_and_model_config(twins: Jobs) -> None:
     sent = named("pruned", spec__noSuchField=1, spec__training__noSuchField=1)
     put(sent, "spec.model.config.rope_scaling", {"factor": 2.5, "kinds": ["a"]})
     put(sent, "spec.template.spec.priorityClassName", "high")
     put(sent, "spec.template.spec.containers", [{"name": "trainer", "resources": {"limits": {}}}])
-    spec = jobs.create(sent)["spec"]
+    spec = twins.create(sent)["spec"]
     assert "noSuchField" not in spec
     assert "noSuchField" not in spec["training"]
     assert spec["model"]["config"]["rope_scaling"] == {"factor": 2.5, "kinds": ["a"]}
@@ -71,26 +71,28 @@ def test_numbers_in_yaml_are_numbers(jobs: Jobs) -> None:
     assert json.loads(shown)["spec"]["training"]["learningRate"] == 1e-5
 
 
-def test_a_new_job_is_not_taken_for_one_that_was_seen(jobs: Jobs) -> None:
-    jobs.create(named("unseen"))
-    assert jobs.get("unseen")["status"] == {"observedGeneration": -1}
+def test_a_new_job_is_not_taken_for_one_that_was_seen(twins: Jobs) -> None:
+    twins.create(named("unseen"))
+    assert twins.get("unseen")["status"] == {"observedGeneration": -1}
 
 
-def test_status_is_a_subresource_and_keeps_what_the_models_write(jobs: Jobs) -> None:
+def test_status_is_a_subresource_and_keeps_what_the_models_write(twins: Jobs) -> None:
     status = _full_status()
-    made = jobs.create(named("status") | {"status": {"phase": "Complete"}})
+    made = twins.create(named("status") | {"status": {"phase": "Complete"}})
     assert "phase" not in made["status"]
-    stored = jobs.replace_status(made | {"status": status})
+    stored = twins.replace_status(made | {"status": status})
     assert stored["status"] == status
     assert stored["metadata"]["generation"] == 1
-    untouched = jobs.replace(stored | {"status": {}})
+    untouched = twins.replace(stored | {"status": {}})
     assert untouched["status"] == status
 
 
-def test_printer_columns_show_spec_and_status(jobs: Jobs) -> None:
-    made = jobs.create(named("columns", spec__gpusPerNode=2))
-    jobs.replace_status(made | {"status": _full_status()})
-    lines = kubectl("get", "mfj", "columns", "-o", "wide", "-n", jobs.namespace).splitlines()
+def test_printer_columns_show_spec_and_status(twins: Jobs) -> None:
+    made = twins.create(named("columns", spec__gpusPerNode=2))
+    twins.replace_status(made | {"status": _full_status()})
+    lines = kubectl(
+        "get", twins.resource, "columns", "-o", "wide", "-n", twins.namespace
+    ).splitlines()
     head, row = (line.split() for line in lines)
     assert head == ["NAME", *(name.upper() for name, *_ in COLUMNS)]
     shown = dict(zip(head, row, strict=True))
@@ -100,22 +102,24 @@ def test_printer_columns_show_spec_and_status(jobs: Jobs) -> None:
     )
 
 
-def test_conditions_are_a_map_by_type(jobs: Jobs) -> None:
-    made = jobs.create(named("conditions"))
+def test_conditions_are_a_map_by_type(twins: Jobs) -> None:
+    made = twins.create(named("conditions"))
     twice = [_condition("Ready"), _condition("Ready")]
     with_two = made | {"status": {"observedGeneration": 1, "conditions": twice}}
     with pytest.raises(ApiException, match="Duplicate value"):
-        jobs.replace_status(with_two)
+        twins.replace_status(with_two)
 
 
-def test_server_side_apply_twice_changes_nothing(jobs: Jobs) -> None:
-    text = yaml.safe_dump(named("applied", spec__template__spec__containers=[{"name": "trainer"}]))
-    apply = ("apply", "--server-side", "-n", jobs.namespace, "-f", "-")
+def test_server_side_apply_twice_changes_nothing(twins: Jobs) -> None:
+    text = yaml.safe_dump(
+        twins.here(named("applied", spec__template__spec__containers=[{"name": "trainer"}]))
+    )
+    apply = ("apply", "--server-side", "-n", twins.namespace, "-f", "-")
     kubectl(*apply, stdin=text)
-    jobs.replace_status(jobs.get("applied") | {"status": _full_status()})
-    before = jobs.get("applied")["metadata"]["resourceVersion"]
+    twins.replace_status(twins.get("applied") | {"status": _full_status()})
+    before = twins.get("applied")["metadata"]["resourceVersion"]
     kubectl(*apply, stdin=text)
-    assert jobs.get("applied")["metadata"]["resourceVersion"] == before
+    assert twins.get("applied")["metadata"]["resourceVersion"] == before
 
 
 def test_explain_describes_every_field(jobs: Jobs) -> None:
