@@ -110,6 +110,8 @@ def controller_manager(bed: Bed) -> Component:
         f"--cluster-signing-key-file={pki}/ca.key",
         "--use-service-account-credentials",
         "--leader-elect=false",
+        # How often a new or returned node is looked at; when one counts as lost stays as it is.
+        "--node-monitor-period=1s",
         FEATURES,
     ]
     return _behind_health_port(bed, "controller-manager", command, port)
