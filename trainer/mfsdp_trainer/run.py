@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 def run(config: TrainerConfig, reporter: Reporter) -> None:
     """Join the gang and do the whole run. Raises TrainerError on every rank alike."""
-    require_engine(config.resolve().engine)
+    require_engine(config.resolve().engine, gpu=config.gpus_per_node > 0)
     if config.gpus_per_node and not torch.cuda.is_available():
         raise ConfigError(
             f"gpusPerNode is {config.gpus_per_node}, but torch sees no GPU in this container: "

@@ -57,7 +57,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Live tensors of parameters, saved buffers and optimizer, by the model's names."""
     parameters = dict(model.named_parameters())
-    _materialise(optimizer)
+    materialise(optimizer)
     return {
         "model": parameters | dict(saved_buffers(model)),
         "optimizer": {
@@ -74,7 +74,7 @@ def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
 
 
-def _materialise(optimizer: torch.optim.Optimizer) -> None:
+def materialise(optimizer: torch.optim.Optimizer) -> None:
     """Give an optimizer that has not stepped the state that its first step would make.
 
     torch has no call for this, and a step with a learning rate of zero still counts as one.

@@ -10,25 +10,33 @@ from .base import Engine, Setup
 from .ddp import DdpEngine
 from .fsdp2 import Fsdp2Engine
 
+
+def _megatron_fsdp(setup: Setup) -> Engine:
+    # Late: megatron-core takes seconds to import, which other engines shall not pay for.
+    from .megatron import MegatronFsdpEngine
+
+    return MegatronFsdpEngine(setup)
+
+
 _ENGINES: Final[Mapping[EngineName, Callable[[Setup], Engine]]] = {
     EngineName.DDP: DdpEngine,
     EngineName.TORCH_FSDP2: Fsdp2Engine,
+    EngineName.MEGATRON_FSDP: _megatron_fsdp,
 }
 
 
-def require_engine(name: EngineName) -> None:
-    """Refuse early, before any data is read, what this trainer has no engine for."""
-    if name not in _ENGINES:
+def require_engine(name: EngineName, *, gpu: bool) -> None:
+    """Refuse early, before any data is read, an engine that cannot run here."""
+    if name is EngineName.MEGATRON_FSDP and not gpu:
         raise ConfigError(
-            f"useMegatronFSDP: this trainer has no {name} engine yet: "
-            "set useTorchFSDP2 to true instead, it takes the same strategies"
+            "useMegatronFSDP needs GPUs: Megatron FSDP runs on CUDA only; "
+            "use useTorchFSDP2 on the CPU"
         )
 
 
 def build_engine(setup: Setup) -> Engine:
-    """Shard, fill and equip the model under the engine in effect.
+    """Shard, fill and equip the model under the engine in effect. Collective.
 
-    Collective. Raises ConfigError for an engine that this trainer does not have.
+    Raises ConfigError for a model that the engine cannot shard.
     """
-    require_engine(setup.sharding.engine)
     return _ENGINES[setup.sharding.engine](setup)
