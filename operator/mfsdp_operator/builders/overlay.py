@@ -1,14 +1,14 @@
-"""What a template may not contain: fields that are the operator's, or would break out of the gang.
+"""What a template may not contain, beyond what `api.template` refuses: fields of the gang's pods.
 
 Who may create jobs may, through `template`, do what who creates pods may (the namespace's pod
-security decides). The refusals here are about identity: labels that would join another job's
-service, owners, names, and variables on which the ranks must agree.
+security decides). The refusals here are about the gang: variables on which its ranks must agree,
+files and volumes of the operator's, and limits that would end single pods of it.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mfsdp_operator.api.names import LABEL_MANAGED_BY, RESERVED_LABEL_PREFIX
+from mfsdp_operator.api.problems import Problem, problem
 from mfsdp_operator.api.template import has_own_program, trainer_container
 from mfsdp_trainer.contract import CONFIG_MOUNT, CONTAINER_NAME
 
@@ -17,14 +17,9 @@ from .pod_env import RESERVED_ENV
 CONFIG_VOLUME: Final = "mfsdp-config"
 CHECKPOINT_VOLUME: Final = "mfsdp-checkpoint"
 
-_METADATA: Final = frozenset({"labels", "annotations"})
 _RESERVED_SPEC: Final = {
-    "restartPolicy": "a failed pod restarts the whole gang, which the operator does",
-    "hostname": "pods find each other by it",
-    "subdomain": "pods find each other by it",
     "setHostnameAsFQDN": "pods find each other by their host names",
-    "nodeName": "it bypasses the scheduler: use nodeSelector or affinity",
-    "activeDeadlineSeconds": "it would end single pods of a gang",
+    "activeDeadlineSeconds": "it would end single pods of the gang",
     "ephemeralContainers": "they can only be added to a pod that runs",
 }
 _LISTS: Final = (
@@ -36,74 +31,77 @@ _LISTS: Final = (
     "topologySpreadConstraints",
 )
 _CONTAINER_LISTS: Final = ("env", "envFrom", "ports", "volumeMounts")
+_TRAINER: Final = f"spec.template.spec.containers[{CONTAINER_NAME}]"
 
 
-def template_problems(template: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a template, one line a problem, each naming its field."""
-    return [*_metadata_problems(template), *_spec_problems(template)]
+def overlay_problems(template: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with a template of any shape, each problem naming its field and the fix."""
+    spec = template.get("spec") or {}
+    if not isinstance(spec, Mapping):
+        return []  # api.template says so
+    problems = [*_metadata_problems(template.get("metadata")), *_reserved(spec)]
+    malformed = [key for key in _LISTS if not _is_list_of_objects(spec.get(key))]
+    problems += [
+        problem(f"spec.template.spec.{key}", "must be a list of objects") for key in malformed
+    ]
+    if not malformed:
+        problems += [*_volume_problems(spec), *_trainer_problems(template)]
+    return problems
 
 
-def _metadata_problems(template: Mapping[str, Any]) -> Iterator[str]:
-    metadata = template.get("metadata") or {}
-    if not isinstance(metadata, Mapping):
-        return  # api.template.shape_problems says so
-    for key in sorted(set(metadata) - _METADATA):
-        yield f"spec.template.metadata.{key}: only labels and annotations can be set on pods"
-    for kind in sorted(_METADATA & set(metadata)):
-        entries = metadata[kind]
-        path = f"spec.template.metadata.{kind}"
+def _metadata_problems(metadata: object) -> Iterator[Problem]:
+    for kind in ("labels", "annotations"):
+        entries = metadata.get(kind) if isinstance(metadata, Mapping) else None
+        if entries is None:
+            continue
         if not isinstance(entries, Mapping):
-            yield f"{path}: must be an object of strings"
+            yield problem(f"spec.template.metadata.{kind}", "must be an object of strings")
             continue
         for key, value in entries.items():
             if not isinstance(value, str):
-                yield f"{path}.{key}: must be a string, not {value!r}: put it in quotes"
-            if key.startswith(RESERVED_LABEL_PREFIX) or key == LABEL_MANAGED_BY:
-                yield f"{path}.{key}: reserved for the operator"
+                said = f"{key} must be a string, not {value!r}: put it in quotes"
+                yield problem(f"spec.template.metadata.{kind}", said)
 
 
-def _spec_problems(template: Mapping[str, Any]) -> Iterator[str]:
-    spec = template.get("spec") or {}
-    if not isinstance(spec, Mapping):
-        return
+def _reserved(spec: Mapping[str, Any]) -> Iterator[Problem]:
     for key, why in _RESERVED_SPEC.items():
         if key in spec:
-            yield f"spec.template.spec.{key}: reserved for the operator: {why}"
-    malformed = [key for key in _LISTS if not _is_list_of_objects(spec.get(key))]
-    for key in malformed:
-        yield f"spec.template.spec.{key}: must be a list of objects"
-    if not malformed:
-        yield from _volume_problems(spec)
-        yield from _trainer_problems(template)
+            yield problem(f"spec.template.spec.{key}", f"leave it to the operator: {why}")
 
 
-def _volume_problems(spec: Mapping[str, Any]) -> Iterator[str]:
+def _volume_problems(spec: Mapping[str, Any]) -> Iterator[Problem]:
     for volume in spec.get("volumes") or ():
         if volume.get("name") in (CONFIG_VOLUME, CHECKPOINT_VOLUME):
-            yield f"spec.template.spec.volumes: the name {volume['name']} is the operator's"
+            said = f"the name {volume['name']} is the operator's: choose another"
+            yield problem("spec.template.spec.volumes", said)
 
 
-def _trainer_problems(template: Mapping[str, Any]) -> Iterator[str]:
+def _trainer_problems(template: Mapping[str, Any]) -> Iterator[Problem]:
     trainer = trainer_container(template)
-    path = f"spec.template.spec.containers[{CONTAINER_NAME}]"
     malformed = [key for key in _CONTAINER_LISTS if not _is_list_of_objects(trainer.get(key))]
     for key in malformed:
-        yield f"{path}.{key}: must be a list of objects"
+        yield _of_trainer(key, "must be a list of objects")
     if malformed:
         return
     if trainer.get("args") and not has_own_program(template):
-        yield (
-            f"{path}.args: the built-in trainer is configured by the fields of spec: remove args, "
-            "or give a command of your own as well"
+        yield _of_trainer(
+            "args",
+            "the built-in trainer is configured by the fields of spec: remove args, or give a "
+            "command of your own as well",
         )
     if "terminationMessagePath" in trainer:
-        yield f"{path}.terminationMessagePath: reserved for the operator"
+        yield _of_trainer("terminationMessagePath", "leave it to the operator: it reads the file")
     for entry in trainer.get("env") or ():
         if entry.get("name") in RESERVED_ENV:
-            yield f"{path}.env: {entry['name']} is set by the operator: all ranks must agree on it"
+            said = f"{entry['name']} is set by the operator, since all ranks must agree on it"
+            yield _of_trainer("env", said)
     for mount in trainer.get("volumeMounts") or ():
         if str(mount.get("mountPath", "")).rstrip("/") == CONFIG_MOUNT:
-            yield f"{path}.volumeMounts: {CONFIG_MOUNT} holds the operator's own files"
+            yield _of_trainer("volumeMounts", f"{CONFIG_MOUNT} holds the operator's own files")
+
+
+def _of_trainer(field: str, message: str) -> Problem:
+    return Problem((*_TRAINER.split("."), field), message)
 
 
 def _is_list_of_objects(value: object) -> bool:

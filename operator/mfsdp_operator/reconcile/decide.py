@@ -1,0 +1,105 @@
+"""`decide`: from one look at a job to what its status should be and what to do next.
+
+    (new) -> Creating -> Active -> Complete
+                ^           |
+                |           v
+                +------- Ended --> Failed
+
+An attempt is Creating while its pods are made and Active once they were. When it fails or is
+disrupted, or the user suspends the job, it is Ended: its pods are told to go, and when the last one
+is gone the next attempt begins, under the next number.
+"""
+
+from mfsdp_operator import conditions
+from mfsdp_operator.api.problems import InvalidSpecError
+from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus
+from mfsdp_operator.conditions import Situation
+
+from . import attempts
+from .admit import admitted, understand
+from .draft import Draft
+from .state import Action, Announce, Decision, DeletePod, Observed, Policy
+from .underway import under_way
+from .waiting import why_leftovers
+
+FINISHED = frozenset({JobPhase.COMPLETE, JobPhase.FAILED})
+
+
+def decide(seen: Observed, policy: Policy, now: float) -> Decision:
+    """What the status should be and what to do. `now` is Unix seconds."""
+    status = seen.job.status
+    if seen.job.meta.deleting:
+        # The garbage collector takes the children; making more would fight it.
+        return Decision(status)
+    if status.phase in FINISHED:
+        return Decision(_acknowledged(seen), _stop_running(seen))
+    if not seen.fresh and any(pod.attempt > status.attempt for pod in seen.pods):
+        # Attempts are written down before their pods are made: the job we hold is an old one.
+        return Decision(status, refresh=True)
+    draft = Draft(seen, policy, now)
+    situation = _live(draft)
+    if situation.phase in FINISHED:
+        draft.actions += _stop_running(seen)
+    return draft.decision(situation)
+
+
+def _acknowledged(seen: Observed) -> JobStatus:
+    """A finished job changes no more, but says that it has seen what was written into its spec."""
+    status, generation = seen.job.status, seen.job.meta.generation
+    if status.observed_generation == generation:
+        return status
+    seen_by_all = conditions.acknowledge(status.conditions, generation)
+    return status.model_copy(update={"observed_generation": generation, "conditions": seen_by_all})
+
+
+def _stop_running(seen: Observed) -> tuple[Action, ...]:
+    """A finished job keeps the pods that ended, for their logs, and stops those that have not."""
+    return tuple(
+        DeletePod(pod.name, pod.uid)
+        for pod in seen.pods
+        if pod.phase not in ("Succeeded", "Failed") and not pod.deleting
+    )
+
+
+def _live(draft: Draft) -> Situation:
+    """A job that has not come to its end."""
+    if draft.status.sharding is None:
+        try:
+            draft.status = admitted(draft.status, *understand(draft.seen.job))
+        except InvalidSpecError as error:
+            return draft.finish(JobPhase.FAILED, "InvalidSpec", str(error))
+    if draft.status.attempt_state in (AttemptState.CREATING, AttemptState.ACTIVE):
+        situation = under_way(draft)
+        if situation is not None:
+            return situation
+    if draft.seen.job.suspended:
+        return _suspended(draft)
+    return _between(draft)
+
+
+def _suspended(draft: Draft) -> Situation:
+    """No pods, as the user wants it. Those that run are told to go, after a checkpoint."""
+    if draft.status.phase is not JobPhase.SUSPENDED:
+        draft.actions.append(Announce("Normal", "Suspended", "spec.suspend is true"))
+    left = draft.delete_all()
+    message = why_leftovers(left) if left else "set spec.suspend to false to go on"
+    return Situation(JobPhase.SUSPENDED, "Suspended", message, settled=not left)
+
+
+def _between(draft: Draft) -> Situation:
+    """No attempt is under way: clear up after the last one, wait if need be, begin the next."""
+    phase = draft.phase_until_running(JobPhase.PENDING)
+    left = draft.delete_all()
+    if left:
+        return Situation(phase, "PodsEnding", why_leftovers(left))
+    wait = draft.wait_for_next_attempt()
+    if wait is not None:
+        return Situation(phase, "BackOff", wait)
+    if draft.status.attempt >= attempts.MAX_ATTEMPT:
+        message = f"no job has more than {attempts.MAX_ATTEMPT} attempts"
+        return draft.finish(JobPhase.FAILED, "RestartsExhausted", message)
+    draft.begin(phase)
+    situation = under_way(draft)
+    if situation is None:
+        raise AssertionError("an attempt that has just begun is under way")
+    return situation
