@@ -72,6 +72,12 @@ class Store[V: View]:
             del self._by_owner[view.controller_uid]
         self._changed(view)
 
+    def forget(self, uid: str) -> None:
+        """A write of ours has learned that an object is gone."""
+        view = self._views.get(uid)
+        if view is not None:
+            self.remove(uid, _number(view))
+
     def replace(self, views: list[V], version: int, namespace: str | None) -> None:
         """A list as of a version: what it does not have is gone, unless it is newer."""
         present = {view.uid for view in views}

@@ -57,6 +57,10 @@ class ConflictError(KubeError):
     """409: the object was changed by another, or exists already."""
 
 
+class AlreadyExistsError(ConflictError):
+    """409 to a POST: the name is taken."""
+
+
 class NotFoundError(KubeError):
     """404."""
 
@@ -116,6 +120,11 @@ class Kube:
     async def close(self) -> None:
         """Close all connections."""
         await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def server_version(self) -> tuple[int, int]:
+        """Major and minor version of the API server."""
+        found = await self._request("GET", "version")
+        return int(found["major"]), int(found["minor"].rstrip("+"))
 
     # --- jobs ---
 
@@ -313,10 +322,12 @@ def _error(
     """The error of a response; its body is a Status object when the API server itself made it."""
     told = _decoded(status, body) if isinstance(body, bytes) else body
     after = (headers or {}).get("Retry-After", "")
-    kind = _BY_STATUS.get(status, KubeError)
+    reason = str(told.get("reason") or f"HTTP{status}")
+    taken = status == 409 and reason == "AlreadyExists"
+    kind = AlreadyExistsError if taken else _BY_STATUS.get(status, KubeError)
     return kind(
         status,
-        str(told.get("reason") or f"HTTP{status}"),
+        reason,
         str(told.get("message") or ""),
         float(after) if after.isdigit() else 0.0,
     )

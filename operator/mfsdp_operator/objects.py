@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mfsdp_trainer.config import LoggingConfig
 from mfsdp_trainer.contract import CONTAINER_NAME
 
 from .api.job import JobMeta, parse_meta, parse_status
 from .api.names import LABEL_ATTEMPT, LABEL_JOB_NAME, LABEL_NODE_RANK
 from .api.status import JobStatus
+from .api.template import has_own_program
 from .clock import from_rfc3339
 
 Raw = dict[str, Any]
@@ -31,6 +33,19 @@ class JobView:
     def suspended(self) -> bool:
         """Whether the user wants no pods."""
         return self.spec.get("suspend") is True
+
+    @property
+    def built_in_trainer(self) -> bool:
+        """Whether the pods run our trainer, whose word is believed."""
+        template = self.spec.get("template")
+        return not (isinstance(template, Mapping) and has_own_program(template))
+
+    @property
+    def progress_port(self) -> int:
+        """Where the built-in trainer answers."""
+        logging = self.spec.get("logging")
+        given = logging.get("port") if isinstance(logging, Mapping) else None
+        return given if isinstance(given, int) else LoggingConfig().port
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from mfsdp_operator import conditions
 from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus, WorkersStatus
-from mfsdp_operator.api.template import has_own_program
 from mfsdp_operator.clock import from_rfc3339
 from mfsdp_operator.conditions import Situation
 from mfsdp_operator.objects import PodView
@@ -33,8 +32,7 @@ class Draft:
     @property
     def trusted(self) -> bool:
         """The pods run the built-in trainer."""
-        template = self.seen.job.spec.get("template")
-        return not (isinstance(template, dict) and has_own_program(template))
+        return self.seen.job.built_in_trainer
 
     def gang(self) -> Gang:
         """The pods of the current attempt; counted into the status as well."""

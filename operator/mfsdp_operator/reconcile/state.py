@@ -29,6 +29,8 @@ class Refusal:
     reason: str
     message: str
     retry_at: float
+    delay: float = 0.0
+    """The wait that ends then; the next one is twice as long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,5 @@
+"""`python -m mfsdp_operator`: the operator."""
+
+from .main import main
+
+main()
