@@ -5,7 +5,8 @@ follows the core schema of YAML 1.2, of which JSON is a subset, and can tell the
 """
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import yaml
@@ -73,7 +74,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _float)
 class Document:
     """One parsed document: its value, and the line of each of its fields."""
 
-    def __init__(self, value: Any, root: yaml.Node | None) -> None:  # noqa: ANN401
+    def __init__(self, value: Any, root: yaml.Node | None) -> None:
         self.value = value
         self._root = root
 
@@ -105,10 +106,27 @@ def parse(text: str) -> Document:
     # be escaped, so nothing is lost.
     if text.lstrip().startswith("{"):
         text = text.replace("\t", " ")
-    loader = _Loader(text)
-    try:
+    with _loading(text) as loader:
         root = loader.get_single_node()
         return Document(None if root is None else loader.construct_document(root), root)
+
+
+def parse_all(text: str) -> list[Document]:
+    """Parse a file of documents separated by `---`, as kubectl takes it. Raises YamlError."""
+    documents = []
+    with _loading(text) as loader:
+        while loader.check_node():
+            root = loader.get_node()
+            documents.append(Document(loader.construct_document(root), root))
+    return documents
+
+
+@contextmanager
+def _loading(text: str) -> Iterator[_Loader]:
+    """A loader whose errors come out as YamlError."""
+    loader = _Loader(text)
+    try:
+        yield loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
