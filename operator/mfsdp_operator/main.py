@@ -73,6 +73,8 @@ def main() -> None:
         settings = Settings.from_env()
     except SettingsError as error:
         sys.exit(f"mfsdp-operator: {error}")
+    # kopf tells of every event that a handler took; we tell what came of it.
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)
     kopf.configure(
         debug=settings.log_level == "debug",
         quiet=settings.log_level == "warning",

@@ -10,18 +10,22 @@ disrupted, or the user suspends the job, it is Ended: its pods are told to go, a
 is gone the next attempt begins, under the next number.
 """
 
+from dataclasses import replace
+
 from mfsdp_operator import conditions
 from mfsdp_operator.api.problems import InvalidSpecError
 from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus
+from mfsdp_operator.clock import from_rfc3339
 from mfsdp_operator.conditions import Situation
 
 from . import attempts
 from .admit import admitted, understand
 from .draft import Draft
-from .state import Action, Announce, Decision, DeletePod, Observed, Policy
+from .state import Announce, Decision, DeletePod, Observed, Policy
 from .underway import under_way
 from .waiting import why_leftovers
 
+_SIDECAR_SECONDS = 30.0
 FINISHED = frozenset({JobPhase.COMPLETE, JobPhase.FAILED})
 
 
@@ -32,15 +36,37 @@ def decide(seen: Observed, policy: Policy, now: float) -> Decision:
         # The garbage collector takes the children; making more would fight it.
         return Decision(status)
     if status.phase in FINISHED:
-        return Decision(_acknowledged(seen), _stop_running(seen))
+        return _finished(seen, _acknowledged(seen), now)
     if not seen.fresh and any(pod.attempt > status.attempt for pod in seen.pods):
         # Attempts are written down before their pods are made: the job we hold is an old one.
         return Decision(status, refresh=True)
     draft = Draft(seen, policy, now)
     situation = _live(draft)
+    decision = draft.decision(situation)
     if situation.phase in FINISHED:
-        draft.actions += _stop_running(seen)
-    return draft.decision(situation)
+        stop = _finished(seen, decision.status, now)
+        decision = replace(
+            decision, actions=decision.actions + stop.actions, look_again_at=stop.look_again_at
+        )
+    return decision
+
+
+def _finished(seen: Observed, status: JobStatus, now: float) -> Decision:
+    """A finished job keeps the pods that ended, for their logs, and stops those that have not.
+
+    Where the trainer has ended and the pod has not, the kubelet is about to say so, or a sidecar
+    runs on: that is given a while.
+    """
+    unfinished = [
+        pod for pod in seen.pods if pod.phase not in ("Succeeded", "Failed") and not pod.deleting
+    ]
+    late = (from_rfc3339(status.completion_time) or now) + _SIDECAR_SECONDS
+    stopped = [pod for pod in unfinished if pod.terminated is None or now >= late]
+    return Decision(
+        status,
+        tuple(DeletePod(pod.name, pod.uid) for pod in stopped),
+        look_again_at=late if len(stopped) < len(unfinished) else None,
+    )
 
 
 def _acknowledged(seen: Observed) -> JobStatus:
@@ -50,15 +76,6 @@ def _acknowledged(seen: Observed) -> JobStatus:
         return status
     seen_by_all = conditions.acknowledge(status.conditions, generation)
     return status.model_copy(update={"observed_generation": generation, "conditions": seen_by_all})
-
-
-def _stop_running(seen: Observed) -> tuple[Action, ...]:
-    """A finished job keeps the pods that ended, for their logs, and stops those that have not."""
-    return tuple(
-        DeletePod(pod.name, pod.uid)
-        for pod in seen.pods
-        if pod.phase not in ("Succeeded", "Failed") and not pod.deleting
-    )
 
 
 def _live(draft: Draft) -> Situation:
