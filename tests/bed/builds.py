@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from .locks import locked
-from .prerequisites import BUILD_PACKAGES, install_packages, require_go
+from .prerequisites import BUILD_PACKAGES, install_packages, require_go, require_space
 from .progress import Progress, duration
 from .settings import KUBERNETES_VERSION, cache_root
 from .shell import BedError, tail
@@ -95,6 +95,12 @@ def binary(piece: str, name: str) -> Path:
     return BY_NAME[piece].folder() / name
 
 
+def find(name: str) -> Path | None:
+    """Return the path of a program of any piece, or None when it is not built (or not ours)."""
+    found = [piece.folder() / name for piece in PIECES if name in piece.binaries]
+    return found[0] if found and found[0].exists() else None
+
+
 def _built(piece: Piece) -> bool:
     return all((piece.folder() / name).exists() for name in piece.binaries)
 
@@ -169,6 +175,7 @@ def build_missing(progress: Progress, names: Sequence[str]) -> None:
         if not missing:
             return
         require_go()
+        require_space(cache_root(), 8, "building Kubernetes (with Go's caches)")
         if any(piece.cgo for piece in missing):
             install_packages(BUILD_PACKAGES)
         _build_all(missing, progress)

@@ -42,11 +42,21 @@ def make(path: str) -> None:
         for part in path.split("/"):
             _delegate(here)
             child = here / part
-            child.mkdir(exist_ok=True)
+            _make_one(child)
             for name in CPUSET_FILES:  # version 1 starts these empty, and then takes no process
                 if (child / "cgroup.clone_children").exists() and (child / name).exists():
                     _inherit(here / name, child / name)
             here = child
+
+
+def _make_one(group: Path) -> None:
+    try:
+        group.mkdir(exist_ok=True)
+    except OSError as error:
+        raise BedError(
+            f"cannot make the control group {group}: {error.strerror}. "
+            "In a container this needs --privileged and --cgroupns=private"
+        ) from error
 
 
 def _inherit(source: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from . import cluster, images, network, selection, status
+from . import builds, cluster, images, network, selection, status
 from .components import Component, launch, pid_of, stop
 from .components import await_health as wait_for
 from .locks import locked
@@ -20,10 +20,15 @@ from .shell import BedError
 Command = Callable[[argparse.Namespace], int]
 
 
+def _lock(name: str) -> Path:
+    return RUN_ROOT / f"{name}.lock"
+
+
 def _existing(name: str) -> Bed:
     bed = selection.find(name)
     if bed is None:
         raise BedError(f"there is no bed named {name}: `python3 tests/bed --name {name} up` first")
+    cluster.refuse_foreign(bed)
     return bed
 
 
@@ -48,6 +53,7 @@ def _up(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     bed = selection.find(args.name) or Bed(args.name, 0, 1)
     cluster.down(bed, args.purge)
+    _lock(args.name).unlink(missing_ok=True)  # who waits for it sees that, and makes its own
     return 0
 
 
@@ -61,6 +67,14 @@ def _env(args: argparse.Namespace) -> int:
     print(f"export KUBECONFIG={bed.kubeconfig}")
     print(f'export PATH={bed.binaries}:"$PATH"')
     print(f"export MFSDP_REGISTRY={bed.registry}")
+    return 0
+
+
+def _which(args: argparse.Namespace) -> int:
+    path = builds.find(args.program)
+    if path is None:
+        raise BedError(f"{args.program} is not built yet: `python3 tests/bed up` builds it")
+    print(path)
     return 0
 
 
@@ -135,6 +149,8 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument("--purge", action="store_true", help="remove this bed's files too")
     add("status", _status, "show every component; exit code 0 when all are healthy", locks=False)
     add("env", _env, "print shell exports to use the cluster by hand", locks=False)
+    which = add("which", _which, "print the path of a built program, such as helm", locks=False)
+    which.add_argument("program", metavar="PROGRAM")
     _add_images(add("images", _images, "build images and push them; print their names", False))
     node = add("node", _node, "stop/start: power off and on; cut/join: pull and plug the cable")
     node.add_argument("action", choices=["stop", "start", "cut", "join"])
@@ -167,16 +183,17 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _on_terminate)
     args = _parser().parse_args(argv)
     try:
+        selection.check_name(args.name)
         if not args.locks:
             return int(args.call(args))
         require_root(f"python3 tests/bed {args.command}")
-        with locked(RUN_ROOT / f"{args.name}.lock", f"another command on bed {args.name}"):
+        with locked(_lock(args.name), f"another command on bed {args.name}"):
             return int(args.call(args))
-    except BedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # `status | head`
         return 141
+    except (BedError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\ninterrupted; run `up` to go on or `down` to clean up", file=sys.stderr)
         return 130

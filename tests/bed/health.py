@@ -74,8 +74,10 @@ def node_problem(bed: Bed, name: str, since: float) -> str | None:
     """
     try:
         node = api_get(bed, f"/api/v1/nodes/{name}")
+    except HTTPError as error:
+        return f"it has not registered yet ({error})"
     except OSError as error:
-        return f"the API server knows no such node yet ({error})"
+        return f"the API server does not answer: {error}"
     conditions = {c["type"]: c for c in node.get("status", {}).get("conditions", [])}
     ready = conditions.get("Ready")
     if ready is None or datetime.fromisoformat(ready["lastHeartbeatTime"]).timestamp() < int(since):

@@ -14,7 +14,7 @@ from . import base_image, builds, context, mounts, oci
 from .dockerfile import bases, mounted, needed, parse, pin_mounts
 from .layers import buildah, store
 from .locks import locked
-from .prerequisites import IMAGE_PACKAGES, install_packages, require_root
+from .prerequisites import IMAGE_PACKAGES, install_packages, require_root, require_space
 from .progress import Progress
 from .settings import Bed, cache_root
 from .shell import BedError, tail
@@ -103,6 +103,8 @@ def _build_one(bed: Bed, target: str, source: _Source) -> str:
     name = f"{bed.registry}/{repository}:{tag}"
     if not oci.exists(bed, repository, tag):
         install_packages(IMAGE_PACKAGES)
+        if not store().exists():
+            require_space(cache_root(), 25, "layers, registry and two nodes' copies of the images")
         source.build(target, name)
         push = buildah("push", "--tls-verify=false", "--compression-level", "1", name)
         source.call(push, f"pushing {name}", f"push-{target}")

@@ -73,6 +73,16 @@ def install_packages(packages: dict[str, str]) -> None:
         raise BedError(f"installed {' '.join(missing)}, yet missing: {', '.join(still)}")
 
 
+def require_space(folder: Path, gigabytes: int, what: str) -> None:
+    """Raise unless there is room for `what` on the disk of a folder."""
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < gigabytes:
+        raise BedError(
+            f"{what} needs about {gigabytes} GB and {folder} has {free:.1f} GB left: free some, or "
+            "set XDG_CACHE_HOME to a folder on a larger disk"
+        )
+
+
 def require_go() -> None:
     """Raise unless there is a Go toolchain that can build the bed."""
     wanted = ".".join(map(str, GO_NEEDED))

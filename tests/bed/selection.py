@@ -57,10 +57,16 @@ def find(name: str) -> Bed | None:
     return Bed(name, known["slot"], known["size"]) if known else None
 
 
+def check_name(name: str) -> None:
+    """Raise when a bed cannot have this name: it becomes part of paths and of a control group."""
+    if not NAME.fullmatch(name):
+        raise BedError(
+            f"--name {name}: use 1 to 20 lower-case letters, digits and hyphens, a letter first"
+        )
+
+
 def choose(name: str, size: int | None) -> Bed:
     """Return the bed to bring up: as it was before, and with `size` nodes if given."""
-    if not NAME.fullmatch(name):
-        raise BedError(f"--name {name}: use 1 to 20 lower-case letters, digits and hyphens")
     if size is not None and not 1 <= size <= MOST_NODES:
         raise BedError(f"--nodes {size}: use 1 to {MOST_NODES}")
     known = find(name)
