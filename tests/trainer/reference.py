@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from mfsdp_trainer.data.order import sequence_numbers
 from tests.trainer.runs import BATCH, LENGTH
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from mfsdp_trainer.data.order import sequence_numbers
 
 END = 256
 SEED = 1234

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
+
 from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.errors import TrainerError
 from mfsdp_trainer.reporting import Reporter
 from mfsdp_trainer.run import train
 from mfsdp_trainer.world import World
-from torch.distributed.tensor import DTensor
 
 LENGTH = 32
 BATCH = 12
@@ -100,7 +102,7 @@ class Result:
     evaluations: list[float] = field(default_factory=list)
     resumed_from: int | None = None
     warnings: list[str] = field(default_factory=list)
-    error: Exception | None = None
+    error: TrainerError | None = None
 
 
 class _Warnings(logging.Handler):
@@ -113,7 +115,7 @@ class _Warnings(logging.Handler):
 
 
 def run_training(world: World, config: TrainerConfig, stop_after: int | None = None) -> Result:
-    """A whole run, with whatever it raised."""
+    """A whole run, with the TrainerError that ended it, if one did."""
     recorder = Recorder(world.rank, stop_after)
     handler = _Warnings()
     logger = logging.getLogger("mfsdp_trainer")
@@ -121,7 +123,7 @@ def run_training(world: World, config: TrainerConfig, stop_after: int | None = N
     result = Result(warnings=handler.texts)
     try:
         train(config, world, recorder)
-    except Exception as error:
+    except TrainerError as error:
         error.__traceback__ = None
         error.__cause__ = None
         result.error = error

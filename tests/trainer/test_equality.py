@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from mfsdp_trainer.config import TrainerConfig
 from tests.trainer.gang import Gang
 from tests.trainer.reference import Reference, train_reference
 from tests.trainer.runs import TINY, configuration, run_training
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from mfsdp_trainer.config import TrainerConfig
 
 # Every pair of values of two columns occurs. The matrix in full is for `make soak`.
 PAIRWISE = [

@@ -7,16 +7,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from .checkpoint import Checkpoints, Position
 from .checkpoint.manifest import Identity
 from .config import TrainerConfig
 from .contract import Phase
-from .data import corpus as corpora
-from .data.batches import Share, TrainingData, held_out_batches
-from .data.corpus import Corpus
+from .data.batches import MicroBatch, Share, TrainingData, held_out_batches
+from .data.corpus import Corpus, prepare, saved_tokenizer
 from .engines import Engine, Setup, build_engine
 from .engines.registry import require_engine
 from .errors import ConfigError
@@ -53,26 +52,49 @@ def run(config: TrainerConfig, reporter: Reporter) -> None:
 
 
 def train(config: TrainerConfig, world: World, reporter: Reporter) -> Position:
-    """The run inside a world that exists: data, model, engine, resume, loop, export."""
+    """The run inside a world that exists: build, resume, train, export."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     reporter.phase(Phase.LOADING)
-    corpus = world.from_first(partial(corpora.prepare, config))
-    model = world.together(lambda: build_meta(read_config(config.model, corpus.vocabulary)))
-    engine = _engine(config, world, model)
-    checkpoints = Checkpoints(
-        config.checkpoint, world, _identity(config, corpus, build_meta(model.config))
-    )
-    loop = world.together(lambda: _loop(config, world, engine, corpus, checkpoints, reporter))
-    start = checkpoints.resume(engine)
+    loop, model_config = build(config, world, reporter)
+    start = loop.checkpoints.resume(loop.engine)
     if start is not None:
         reporter.progress(resumed_from_step=start.step, checkpoint_step=start.step)
         _say(world, "goes on from the checkpoint of step %d", start.step)
     end = loop.run(start or Position(step=0, consumed=0))
     if config.checkpoint.export:
-        _export(config, world, engine, model, reporter)
+        _export(loop, model_config)
     reporter.phase(Phase.DONE)
     return end
+
+
+def build(config: TrainerConfig, world: World, reporter: Reporter) -> tuple[Loop, PreTrainedConfig]:
+    """Data, model, engine and checkpoints, ready to train, and what the model is. Collective."""
+    corpus = world.from_first(partial(prepare, config))
+    model_config = world.together(lambda: read_config(config.model, corpus.vocabulary))
+    model = world.together(lambda: build_meta(model_config))
+    identity = _identity(config, corpus, model)
+    engine = _engine(config, world, model)
+    checkpoints = Checkpoints(config.checkpoint, world, identity)
+    loop = world.together(
+        lambda: Loop(
+            config=config,
+            world=world,
+            engine=engine,
+            data=_training_data(config, world, corpus),
+            held_out=_held_out(config, world, corpus),
+            checkpoints=checkpoints,
+            reporter=reporter,
+            meter=Meter(
+                reporter,
+                first=world.is_first,
+                every=config.logging.every_steps,
+                steps=config.training.steps,
+            ),
+        )
+    )
+    reporter.progress(total_steps=config.training.steps)
+    return loop, model_config
 
 
 def _engine(config: TrainerConfig, world: World, model: PreTrainedModel) -> Engine:
@@ -119,52 +141,37 @@ def _digest(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _loop(
-    config: TrainerConfig,
-    world: World,
-    engine: Engine,
-    corpus: Corpus,
-    checkpoints: Checkpoints,
-    reporter: Reporter,
-) -> Loop:
-    training, length = config.training, config.data.sequence_length
-    size = training.micro_batch_size
-    share = Share(world.rank, world.size, config.resolve().micro_batches, size)
-    held_out = held_out_batches(
+def _training_data(config: TrainerConfig, world: World, corpus: Corpus) -> TrainingData:
+    training, micro_batches = config.training, config.resolve().micro_batches
+    share = Share(world.rank, world.size, micro_batches, training.micro_batch_size)
+    return TrainingData(corpus.train(), config.data.sequence_length, training.seed, share)
+
+
+def _held_out(config: TrainerConfig, world: World, corpus: Corpus) -> list[MicroBatch]:
+    batches = held_out_batches(
         corpus.validation(),
-        length,
-        training.eval_sequences,
+        config.data.sequence_length,
+        config.training.eval_sequences,
         rank=world.rank,
         ranks=world.size,
-        size=size,
+        size=config.training.micro_batch_size,
     )
-    if not held_out:
+    if not batches:
         _say(world, "no evaluation: the held-out documents do not fill one sequence")
-    meter = Meter(
-        reporter, first=world.is_first, every=config.logging.every_steps, steps=training.steps
+    return batches
+
+
+def _export(loop: Loop, model_config: PreTrainedConfig) -> None:
+    loop.reporter.phase(Phase.EXPORTING)
+    target = Path(loop.config.checkpoint.path) / "export"
+    export(
+        loop.engine,
+        build_meta(model_config),
+        lambda: saved_tokenizer(loop.config).transformers,
+        target,
+        loop.world,
     )
-    data = TrainingData(corpus.train(), length, training.seed, share)
-    reporter.progress(total_steps=training.steps)
-    return Loop(config, world, engine, data, held_out, checkpoints, reporter, meter)
-
-
-def _export(
-    config: TrainerConfig,
-    world: World,
-    engine: Engine,
-    model: PreTrainedModel,
-    reporter: Reporter,
-) -> None:
-    reporter.phase(Phase.EXPORTING)
-    target = Path(config.checkpoint.path) / "export"
-    root = Path(config.checkpoint.path) / "data"
-
-    def tokenizer() -> PreTrainedTokenizerBase:
-        directory = corpora.tokenizer_directory(config, root)
-        return corpora.open_tokenizer(config, directory).transformers
-
-    export(engine, build_meta(model.config), tokenizer, target, world)
-    _say(world, "the model is exported to %s", target)
+    _say(loop.world, "the model is exported to %s", target)
 
 
 def _say(world: World, message: str, *values: object) -> None:

@@ -7,8 +7,11 @@ from typing import Any, Final
 
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 from mfsdp_trainer.config import CheckpointConfig
 from mfsdp_trainer.config.checkpoint import ResumePolicy
@@ -126,10 +129,32 @@ class Checkpoints:
             )
 
 
+class _Writer(FileSystemWriter):
+    """Lets the file system's own error out.
+
+    A full disk reaches a person as `unexpected pos 704 vs 598` otherwise: torch's archive writer
+    puts its own complaint over it, and what travels between ranks has lost what it came from.
+    """
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            raise (_file_error(error) or error) from error
+
+
+def _file_error(error: BaseException) -> OSError | None:
+    """The OSError that an exception came from."""
+    link: BaseException | None = error
+    while link is not None and not isinstance(link, OSError):
+        link = link.__cause__ or link.__context__
+    return link
+
+
 def _write(state: dict[str, Any], scratch: Path, world: World) -> None:
     try:
         with warnings.catch_warnings(action="ignore", category=UserWarning):
-            writer = FileSystemWriter(scratch)
+            writer = _Writer(scratch)
             save(state, storage_writer=writer, process_group=world.storage)
     except CheckpointException as error:
         raise CheckpointError(_cause(scratch.parent, error)) from error

@@ -73,16 +73,25 @@ def token_dtype(vocabulary: Vocabulary) -> "np.dtype[np.unsignedinteger]":
     return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
 
 
+def _root(config: TrainerConfig) -> Path:
+    return Path(config.checkpoint.path) / "data"
+
+
+def saved_tokenizer(config: TrainerConfig) -> Tokenizer:
+    """The tokenizer of a run that `prepare` made ready."""
+    return _open_tokenizer(config, _tokenizer_directory(config))
+
+
 def prepare(config: TrainerConfig) -> Corpus:
     """Find or make the tokenizer and the corpus of a run. For rank 0 alone.
 
     Raises DataError and ConfigError as sources and tokenizer do, CheckpointError where
     checkpoint.path cannot be written.
     """
-    root = Path(config.checkpoint.path) / "data"
+    root = _root(config)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        tokenizer = _tokenizer(config, root)
+        tokenizer = _tokenizer(config)
         return _find_corpus(config.data, tokenizer, root)
     except OSError as error:
         raise CheckpointError(
@@ -91,10 +100,10 @@ def prepare(config: TrainerConfig) -> Corpus:
         ) from error
 
 
-def _tokenizer(config: TrainerConfig, root: Path) -> Tokenizer:
-    directory = tokenizer_directory(config, root)
+def _tokenizer(config: TrainerConfig) -> Tokenizer:
+    directory = _tokenizer_directory(config)
     if directory.is_dir():
-        return open_tokenizer(config, directory)
+        return _open_tokenizer(config, directory)
     texts = (text for text in documents(config.data.sources) if not _held_out(text, config.data))
     tokenizer = configured_tokenizer(config.data, config.model, texts)
     with scratch_directory(directory) as scratch:
@@ -103,18 +112,17 @@ def _tokenizer(config: TrainerConfig, root: Path) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_directory(config: TrainerConfig, root: Path) -> Path:
-    """Where the run's tokenizer lies under the data directory."""
+def _tokenizer_directory(config: TrainerConfig) -> Path:
     depends: list[object] = [config.data.tokenizer.model_dump(mode="json"), config.model.path]
     if config.data.tokenizer.kind is TokenizerKind.BPE:
         # By the sources' names, not their contents: text that grows must not change the meaning
         # of a trained model's tokens.
         depends.append([source.model_dump(mode="json") for source in config.data.sources])
         depends.append(config.data.validation_fraction)
-    return root / f"tokenizer-{_key(depends)}"
+    return _root(config) / f"tokenizer-{_key(depends)}"
 
 
-def open_tokenizer(config: TrainerConfig, directory: Path) -> Tokenizer:
+def _open_tokenizer(config: TrainerConfig, directory: Path) -> Tokenizer:
     """The tokenizer that an earlier start saved."""
     if config.data.tokenizer.kind is TokenizerKind.BYTE:
         return byte_tokenizer()
