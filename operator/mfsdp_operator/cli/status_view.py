@@ -1,0 +1,64 @@
+"""From a job's status, and the trainer's own answer where there is one, to what is shown."""
+
+from collections.abc import Iterator
+
+from mfsdp_operator.api.status import Condition, JobPhase, JobStatus, TrainingStatus
+from mfsdp_trainer.contract import Progress
+
+from .snapshot import Snapshot, printable
+
+
+def snapshot_of(
+    name: str, status: JobStatus, progress: Progress | None, message: str = ""
+) -> Snapshot:
+    """What there is to show. The trainer's answer beats the status, which is older."""
+    said = status.training or TrainingStatus()
+    newest = progress if progress and progress.step >= said.step else None
+    phase = str(status.phase or "")
+    moving = status.phase is JobPhase.RUNNING
+    return Snapshot(
+        name=printable(name),
+        phase=phase,
+        doing=printable(newest.phase if newest else said.phase) if moving else "",
+        ready=printable(status.workers.summary),
+        engine=f"{status.sharding.engine} {status.sharding.strategy}" if status.sharding else "",
+        restarts=status.restarts.total,
+        step=newest.step if newest else said.step,
+        total_steps=newest.total_steps if newest else said.total_steps,
+        loss=newest.loss if newest else _number(said.loss),
+        eval_loss=newest.eval_loss if newest else _number(said.eval_loss),
+        tokens_per_second=(newest.tokens_per_second if newest else _number(said.tokens_per_second)),
+        eta_seconds=newest.eta_seconds if newest else said.eta_seconds,
+        resumed_from=newest.resumed_from_step if newest else said.resumed_from_step,
+        message=message or _why_not_running(status),
+    )
+
+
+def ending(namespace: str, status: JobStatus) -> Iterator[str]:
+    """Why a job failed, and where to read more."""
+    failed = _condition(status, "Failed")
+    if failed is None:
+        yield f"ended as {status.phase}"
+    else:
+        yield f"{printable(failed.reason)}: {printable(failed.message, 2000)}"
+    if status.last_failure and status.last_failure.pod:
+        yield f"its log: kubectl logs -n {namespace} {printable(status.last_failure.pod)}"
+
+
+def _why_not_running(status: JobStatus) -> str:
+    """The operator's sentence while a job does not run: images, nodes, quota, back-off."""
+    if status.phase in (None, JobPhase.RUNNING, JobPhase.COMPLETE, JobPhase.FAILED):
+        return ""
+    found = _condition(status, "Suspended") or _condition(status, "Reconciling")
+    return printable(found.message) if found else ""
+
+
+def _condition(status: JobStatus, kind: str) -> Condition | None:
+    return next((c for c in status.conditions if c.type == kind and c.status == "True"), None)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,136 @@
+"""`mfsdp validate` and `mfsdp render`: file and line of every problem, exit codes."""
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mfsdp_operator.cli.main import main
+from mfsdp_trainer.config.load import load_config
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+JOB = """\
+apiVersion: training.mfsdp.dev/v1alpha1
+kind: MegatronFSDPJob
+metadata:
+  name: small
+spec:
+  gpusPerNode: 0
+  nodes: 2
+  model: {config: {model_type: llama}}
+  data: {sources: [{builtin: python-stdlib}]}
+  training:
+    steps: 10
+    globalBatchSize: 4
+    learningRate: 1e-5
+"""
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_examples_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted(str(path) for path in EXAMPLES.glob("*.yaml"))
+    assert main(["validate", *files]) == 0
+    out = capsys.readouterr().out
+    assert "quickstart: valid: torch_fsdp2 optim_grads_params on 2 ranks" in out
+    assert "quickstart-pvc.yaml: holds no MegatronFSDPJob" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "says"),
+    [
+        (("globalBatchSize: 4", "globalBatchSize: 5"), 12, "must be a multiple of"),
+        (("nodes: 2", "nodes: 0"), 7, "spec.nodes: must be at least 1; got 0"),
+        (("nodes: 2", 'nodes: "2"'), 7, "spec.nodes: must be a whole number"),
+        (("nodes: 2", "nodez: 2"), 7, "spec.nodez: is not a field: did you mean nodes?"),
+        (("nodes: 2", "use_torch_fsdp2: true"), 7, "write useTorchFSDP2"),
+        (("    steps: 10\n", ""), 10, "spec.training.steps: is required"),
+        (("builtin: python-stdlib", "builtin: wiki"), 9, "spec.data.sources[0].builtin"),
+        (("name: small", "name: Small"), 4, "metadata.name: must consist of"),
+        (("kind: MegatronFSDPJob", "kind: MegatronFsdpJob"), 2, "must be MegatronFSDPJob"),
+        (("steps: 10", "steps: 10\n    steps: 11"), 12, "steps is set twice, first on line 11"),
+        (("metadata:", "metadata"), 4, "not valid YAML"),
+    ],
+)
+def test_problem_has_file_line_field_and_fix(
+    change: tuple[str, str],
+    line: int,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = write(tmp_path, JOB.replace(*change))
+    assert main(["validate", file]) == 1
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"{file}:{line}: ")
+    assert says in first
+
+
+def test_all_problems_are_told_in_the_order_of_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = JOB.replace("globalBatchSize: 4", "globalBatchSize: 5").replace(
+        "gpusPerNode: 0", "useMegatronFSDP: true\n  gpusPerNode: 0\n  checkpoint: {path: here}"
+    )
+    assert main(["validate", write(tmp_path, wrong)]) == 1
+    fields = [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert fields == [
+        "spec.useMegatronFSDP",
+        "spec.checkpoint.path",
+        "spec.training.globalBatchSize",
+    ]
+
+
+def test_template_is_checked_as_the_operator_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = "{name: trainer, env: [{name: MASTER_ADDR, value: x}]}"
+    template = f"  template: {{spec: {{containers: [{trainer}]}}}}\n"
+    assert main(["validate", write(tmp_path, JOB + template)]) == 1
+    assert "MASTER_ADDR" in capsys.readouterr().err
+
+
+def test_standard_input_and_missing_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(JOB))
+    assert main(["validate", "-", str(tmp_path / "none.yaml")]) == 1
+    captured = capsys.readouterr()
+    assert "<stdin>: small: valid" in captured.out
+    assert "none.yaml: No such file or directory" in captured.err
+
+
+def test_render_prints_what_the_trainer_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", write(tmp_path, JOB)]) == 0
+    rendered = capsys.readouterr().out
+    config = load_config(write(tmp_path, rendered))
+    assert config.training.learning_rate == 1e-5
+    assert yaml.safe_load(rendered)["dataParallelShardingStrategy"] == "no_shard"
+
+
+def test_render_asks_which_of_several_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = write(tmp_path, f"{JOB}---\n{JOB.replace('name: small', 'name: other')}---\n")
+    assert main(["render", both]) == 1
+    assert "choose one with --name: small, other" in capsys.readouterr().err
+    assert main(["render", both, "--name", "other"]) == 0
+    assert main(["render", both, "--name", "third"]) == 1
+    assert "has no job third, but small, other" in capsys.readouterr().err
+
+
+def test_render_of_a_program_of_ones_own_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = JOB[: JOB.index("  model:")] + (
+        "  template: {spec: {containers: [{name: trainer, image: x, command: [sleep]}]}}\n"
+    )
+    assert main(["render", write(tmp_path, own)]) == 1
+    assert "program of its own" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""What `mfsdp local` makes of a job on this machine, and what it refuses; tests/trainer runs it."""
+
+from pathlib import Path
+
+import pytest
+
+from mfsdp_operator.api.job import parse_spec
+from mfsdp_operator.cli.errors import UserError
+from mfsdp_operator.cli.local import Options, here
+from mfsdp_operator.cli.main import main
+
+SPEC = {
+    "nodes": 2,
+    "gpusPerNode": 0,
+    "useTorchFSDP2": True,
+    "model": {"config": {"model_type": "llama"}},
+    "data": {"sources": [{"builtin": "python-stdlib"}]},
+    "training": {"steps": 10, "globalBatchSize": 12},
+    "checkpoint": {"path": "/checkpoints", "pvc": "claim"},
+}
+
+
+def test_the_gang_becomes_one_node_and_paths_become_local(tmp_path: Path) -> None:
+    config = here(parse_spec(SPEC), tmp_path, Options())
+    assert (config.nodes, config.procs_per_node, config.world_size) == (1, 2, 2)
+    assert config.checkpoint.path == str(tmp_path / "checkpoints")
+    assert config.resolve().strategy == "optim_grads_params"
+
+
+def test_nproc_must_divide_the_batch(tmp_path: Path) -> None:
+    assert here(parse_spec(SPEC), tmp_path, Options(nproc=3)).world_size == 3
+    with pytest.raises(UserError, match=r"globalBatchSize 12 must be a multiple of .* = 1 x 5 = 5"):
+        here(parse_spec(SPEC), tmp_path, Options(nproc=5))
+
+
+def test_paths_of_the_pod_can_be_mapped(tmp_path: Path) -> None:
+    spec = parse_spec(
+        SPEC
+        | {
+            "model": {"path": "/models/llama"},
+            "data": {"sources": [{"path": "/text/*.txt"}], "tokenizer": {"kind": "huggingface"}},
+        }
+    )
+    (tmp_path / "m" / "llama").mkdir(parents=True)
+    models = ("/models", tmp_path / "m")
+    with pytest.raises(UserError, match=r"spec.model.path: /models/llama does not exist .* --map"):
+        here(spec, tmp_path, Options())
+    with pytest.raises(UserError, match=r"spec.data.sources\[0\].path: .*--map /text=DIRECTORY"):
+        here(spec, tmp_path, Options(mapped=(models,)))
+    config = here(spec, tmp_path, Options(mapped=(models, ("/text", tmp_path))))
+    assert config.model.path == str(tmp_path / "m" / "llama")
+    assert config.data.sources[0].path == f"{tmp_path}/*.txt"
+
+
+def test_missing_gpus_are_refused(tmp_path: Path) -> None:
+    spec = parse_spec(
+        SPEC | {"gpusPerNode": 6, "nodes": 256, "training": {"steps": 1, "globalBatchSize": 1536}}
+    )
+    with pytest.raises(UserError, match="set gpusPerNode to 0 to train on the CPU"):
+        here(spec, tmp_path, Options(nproc=256))
+
+
+def test_a_program_of_ones_own_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "{apiVersion: training.mfsdp.dev/v1alpha1, kind: MegatronFSDPJob, metadata: {name: own},"
+        " spec: {template: {spec: {containers: [{name: trainer, command: [sleep]}]}}}}"
+    )
+    assert main(["local", str(job)]) == 1
+    assert "run that program yourself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--nproc", "0"], "above 0"),
+        (["--map", "data=here"], "must be POD=HERE"),
+    ],
+)
+def test_wrong_flags_are_told(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["local", "job.yaml", *arguments])
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err
