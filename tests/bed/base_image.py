@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from . import mounts
 from .layers import buildah
 from .prerequisites import IMAGE_PACKAGES, install_packages
 from .settings import cache_root
@@ -86,8 +87,10 @@ def ensure(name: str) -> None:
     print(f"{name} cannot be pulled: making it from Debian packages (about a minute)",
           file=sys.stderr)  # fmt: skip
     root = cache_root() / "debian-root"
-    shutil.rmtree(root, ignore_errors=True)
+    mounts.delete(root)  # of a run that was killed: debootstrap mounts /proc and /sys in it
     root.mkdir(parents=True)
-    _bootstrap(root)
-    _commit(root, name)
-    shutil.rmtree(root)
+    try:
+        _bootstrap(root)
+        _commit(root, name)
+    finally:
+        mounts.delete(root)
