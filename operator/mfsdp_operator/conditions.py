@@ -102,7 +102,8 @@ def _condition(
         type=kind,
         status=status,
         reason=situation.reason,
-        message=situation.message,
+        # Once for the whole and once where it holds; nine times the same line hides it.
+        message=situation.message if holds or kind == "Ready" else "",
         last_transition_time=since,
         observed_generation=max(generation, 0),
     )

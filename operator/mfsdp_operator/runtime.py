@@ -40,7 +40,7 @@ class Runtime:
             kube, self._jobs, self._pods, self._services, self._queue, policy_of(settings)
         )
         self._reconciler.progress = self._progress = ProgressPoller(
-            self._queue.add, settings.progress_interval, settings.status_interval
+            self._queue.add, settings.poll_interval, settings.progress_interval
         )
         self._informers = [*self._make_informers()]
         self._tasks: list[asyncio.Task[None]] = []
@@ -178,7 +178,7 @@ def policy_of(settings: Settings) -> Policy:
     """The part of the settings that decisions depend on."""
     return Policy(
         trainer_image=settings.trainer_image,
-        status_interval=settings.status_interval,
+        progress_interval=settings.progress_interval,
         restart_backoff=settings.restart_backoff,
         restart_backoff_max=settings.restart_backoff_max,
     )

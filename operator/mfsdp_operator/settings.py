@@ -33,9 +33,9 @@ class Settings(BaseModel):
     """Writes a second to the API server, on average."""
     write_burst: int = Field(default=800, ge=1)
     """Writes that may come at once before the rate holds."""
-    status_interval: float = Field(default=30.0, ge=1)
+    progress_interval: float = Field(default=30.0, ge=1)
     """Progress is written into a job's status no more often than this."""
-    progress_interval: float = Field(default=2.0, ge=0.5)
+    poll_interval: float = Field(default=2.0, ge=0.5)
     """How often a running trainer is asked for its progress."""
     restart_backoff: float = Field(default=2.0, ge=0)
     """Wait before the attempt after the first failure; it doubles with every further failure."""

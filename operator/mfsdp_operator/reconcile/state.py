@@ -17,7 +17,7 @@ class Policy:
     """The settings that decisions depend on. Times are seconds."""
 
     trainer_image: str
-    status_interval: float = 30.0
+    progress_interval: float = 30.0
     restart_backoff: float = 2.0
     restart_backoff_max: float = 300.0
 

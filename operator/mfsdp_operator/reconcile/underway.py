@@ -114,7 +114,7 @@ def _following(draft: Draft, gang: Gang) -> Situation:
         return Situation(phase, *why_waiting(gang, draft.nodes))
     seen = draft.seen
     draft.update(
-        training=merged(draft.status.training, seen.training, draft.policy.status_interval)
+        training=merged(draft.status.training, seen.training, draft.policy.progress_interval)
     )
     ready = all(pod.ready or what is Fate.SUCCEEDED for pod, what in gang.fates)
     if seen.training_problem:
