@@ -13,6 +13,8 @@ from mfsdp_trainer.contract import CONFIG_FILE, Env
 
 MASTER_PORT: Final = 29500
 
+_LAST_WORDS_SECONDS: Final = 15
+
 PER_POD: Final = (
     Env.ATTEMPT.value,
     "MASTER_ADDR",
@@ -67,6 +69,10 @@ def gang_env(job: JobMeta, spec: JobSpec, resolved: ResolvedJob) -> dict[str, st
 def library_env(spec: JobSpec, resolved: ResolvedJob, pod: Mapping[str, Any]) -> dict[str, str]:
     """Variables that a template may change. `pod` is the pod's spec with the template laid over."""
     env = {"HOME": "/tmp", "OMP_NUM_THREADS": str(_threads(pod, resolved.procs_per_node))}
+    if not resolved.own_program:
+        # Workers that have not ended by then are killed while there is time left to say why.
+        grace = int(pod.get("terminationGracePeriodSeconds") or 0)
+        env["MFSDP_STOP_TIMEOUT"] = str(max(grace - _LAST_WORDS_SECONDS, 1))
     if not pod.get("hostNetwork"):
         # gloo looks its address up by host name, which in a pod may resolve to another interface.
         env["GLOO_SOCKET_IFNAME"] = "eth0"
