@@ -66,6 +66,10 @@ class Jobs:
         )
         return done
 
+    def delete(self, name: str) -> None:
+        """DELETE."""
+        self.api.delete_namespaced_custom_object(*self.args, name)
+
 
 def refusal(jobs: Jobs, manifest: Manifest) -> str:
     """The API server's message for a new job that it must refuse."""
