@@ -13,9 +13,10 @@ check() {
 check "ruff check" .venv/bin/ruff check .
 check "ruff format (run: .venv/bin/ruff format .)" .venv/bin/ruff format --check --quiet .
 check mypy .venv/bin/mypy
+check "mypy of the bed" env MYPYPATH=tests .venv/bin/mypy --strict -p bed
 check "import contract" .venv/bin/lint-imports --no-logo
 check "generated files (run: make generate)" hack/generate.sh --check
-if helm=$(command -v helm || python3 tests/bed which helm 2>/dev/null); then
+if helm=$(command -v helm || python3 tests/bed which helm 2>/dev/null) && [ -x "$helm" ]; then
     check "helm lint" "$helm" lint --quiet --strict charts/mfsdp-operator
 fi
 
