@@ -7,6 +7,7 @@ their number squared. `on.event` only hands over; the work is done by `runtime`.
 
 import argparse
 import logging
+import os
 import sys
 from typing import Any
 
@@ -80,6 +81,8 @@ def main() -> None:
         quiet=settings.log_level == "warning",
         log_format=kopf.LogFormat[settings.log_format.upper()],
     )
+    # kopf asks who we are; a container's user need not have a name.
+    os.environ.setdefault("LOGNAME", "mfsdp-operator")
     memo = kopf.Memo()
     kopf.run(
         memo=memo,
