@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-DEADLINE = 240.0
+DEADLINE = 400.0
 """Seconds that one call may take on a busy machine of two cores."""
 
 

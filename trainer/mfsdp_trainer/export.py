@@ -40,4 +40,7 @@ def _write(
     with explained(target), scratch_directory(target) as scratch:
         model.save_pretrained(scratch, state_dict=whole)
         tokenizer.save_pretrained(scratch)
+        for file in scratch.iterdir():
+            # safetensors lets the owner alone read: not what a model on a shared volume is for.
+            file.chmod(0o644)
         publish_directory(scratch, target)

@@ -6,7 +6,11 @@ Nothing here allocates weights: engines shard the meta model first and fill it a
 
 import copy
 import difflib
+import inspect
 import json
+import logging
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from mfsdp_trainer.config import ModelConfig
 from mfsdp_trainer.data.vocabulary import Vocabulary
 from mfsdp_trainer.errors import ConfigError, DataError
+
+_log = logging.getLogger(__name__)
 
 
 def read_config(model: ModelConfig, vocabulary: Vocabulary) -> PreTrainedConfig:
@@ -65,13 +71,33 @@ def _from_settings(settings: dict[str, Any], vocabulary: Vocabulary) -> PreTrain
 
 
 def _check_names(settings: dict[str, Any], known: PreTrainedConfig, kind: str) -> None:
-    """transformers takes any name in silence: a misspelt one would train the default."""
-    names = set(known.to_dict()) | set(known.attribute_map) | {"attn_implementation"}
+    """transformers takes any name in silence: a misspelt one would train the default.
+
+    Names like none of the type's own are let through with a warning: models in the wild carry
+    settings that their type does not declare.
+    """
+    names = set(known.to_dict()) | set(known.attribute_map) | _names_in_code(known)
     for name in settings:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f", did you mean {near[0]}?" if near else ": remove it"
-            raise ConfigError(f"model.config.{name} is not a setting of model type {kind}{hint}")
+        if name in names:
+            continue
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        if near:
+            raise ConfigError(
+                f"model.config.{name} is not a setting of model type {kind}: did you mean "
+                f"{near[0]}?"
+            )
+        _log.warning("model.config.%s is not a known setting of model type %s", name, kind)
+
+
+def _names_in_code(known: PreTrainedConfig) -> set[str]:
+    """Settings that a model's code reads, some of which its configuration does not declare."""
+    names = {"rope_theta", "rope_scaling", "torch_dtype", "attn_implementation"}
+    model = AutoModelForCausalLM._model_mapping.get(type(known), None)
+    if model is not None:
+        code = inspect.getsource(sys.modules[model.__module__])
+        names |= set(re.findall(r"\bconfig\.(\w+)", code))
+        names |= set(re.findall(r"config, \"(\w+)\"", code))
+    return names
 
 
 def from_directory(directory: Path) -> PreTrainedConfig:

@@ -1,0 +1,128 @@
+"""The exported model opens in transformers, without this package, with equal logits."""
+
+import hashlib
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.trainer.gang import Gang
+from tests.trainer.runs import TINY, Recorder, configuration, run_training
+from tests.trainer.test_start import FAMILIES, TOKENS
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.run import build, train
+from mfsdp_trainer.sample import sample
+from mfsdp_trainer.world import World
+
+
+def logits_after(world: World, config: TrainerConfig) -> torch.Tensor:
+    """Train and export; then the logits of the trained engine, from its checkpoint."""
+    train(config, world, Recorder(world.rank))
+    loop, _ = build(config, world, Recorder(world.rank))
+    loop.checkpoints.resume(loop.engine)
+    with loop.engine.evaluation():
+        return loop.engine.logits(TOKENS).detach().clone()
+
+
+def exported(text: Path, path: Path, **choice: Any) -> TrainerConfig:
+    return configuration(
+        text,
+        path,
+        ranks=2,
+        checkpoint={"path": str(path), "export": True},
+        **choice,
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "strategy"),
+    [
+        ("llama", "optim_grads_params"),
+        ("qwen3-tied", "ddp"),
+        ("gemma3", "optim"),
+        ("qwen3-moe", "optim_grads_params"),
+    ],
+)
+def test_opens_with_equal_logits(
+    gang: Gang, text_file: Path, tmp_path: Path, family: str, strategy: str
+) -> None:
+    config = exported(text_file, tmp_path, strategy=strategy, model={"config": FAMILIES[family]})
+    wanted = gang.results(2, logits_after, config)[0]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    with torch.no_grad():
+        found = model(input_ids=TOKENS).logits
+    assert model.dtype is torch.float32
+    assert torch.allclose(found, wanted, atol=1e-6)
+    # A second export replaces the first; nothing is left beside it.
+    assert gang.results(2, run_training, config)[0].error is None
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        "data",
+        "export",
+        "latest",
+        "step-00000006",
+    ]
+
+
+def test_tokenizer_goes_with_it_and_everyone_may_read_it(
+    gang: Gang, text_file: Path, tmp_path: Path
+) -> None:
+    config = exported(
+        text_file,
+        tmp_path,
+        model={"config": {key: TINY[key] for key in TINY if key != "vocab_size"}},
+        data={"tokenizer": {"kind": "bpe", "vocabSize": 400}},
+    )
+    assert gang.results(2, run_training, config)[0].error is None
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "export")
+    text = "line 7: 49 is the square of 7\n\tnaïve — ελ\n"
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids) == text
+    assert len(ids) < len(text.encode())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    assert len(tokenizer) == model.config.vocab_size == 400
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    for file in (tmp_path / "export").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044, file.name
+    assert sample(str(tmp_path / "export"), "line 7", 5, 0.7, 1).startswith("line 7")
+
+
+def test_the_loss_on_held_out_text_is_that_of_the_exported_model(
+    gang: Gang, tmp_path: Path
+) -> None:
+    """Evaluation against plain torch: 5 sequences over 2 ranks, one of them filled up."""
+    held_out = _documents(tmp_path / "text.jsonl")
+    config = exported(
+        tmp_path / "text.jsonl",
+        tmp_path / "run",
+        strategy="optim_grads",
+        data={
+            "sources": [{"path": str(tmp_path / "text.jsonl"), "format": "jsonl"}],
+            "validationFraction": 0.2,
+        },
+        training={"evalSequences": 5},
+    )
+    result = gang.results(2, run_training, config)[0]
+    assert result.error is None
+    before, after = result.evaluations
+    assert after < before
+    tokens = torch.tensor([token for text in held_out for token in (*text.encode(), 256)])
+    count = (len(tokens) - 1) // 32
+    rows = torch.stack([tokens[n * 32 : n * 32 + 33] for n in (i * count // 5 for i in range(5))])
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "export")
+    with torch.no_grad():
+        logits = model(input_ids=rows[:, :-1]).logits
+    loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    assert after == pytest.approx(float(loss), abs=1e-5)
+
+
+def _documents(file: Path) -> list[str]:
+    """Writes documents; returns those that a fraction of 0.2 holds out."""
+    texts = [f"document {n} says that {n} plus {n} is {2 * n}" for n in range(200)]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    hashes = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    return [t for t, h in zip(texts, hashes, strict=True) if int.from_bytes(h) < 0.2 * 2**64]
