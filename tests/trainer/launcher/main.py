@@ -7,13 +7,17 @@ import json
 import sys
 from pathlib import Path
 
-from mfsdp_trainer import cli
-from mfsdp_trainer.contract import Phase
-from mfsdp_trainer.launcher.gang import HANG_LIMITS, Limits
+from mfsdp_trainer.launcher.stop import StopRequests
 
 if __name__ == "__main__":
+    stop = StopRequests()
+    stop.listen()
+    from mfsdp_trainer.cli.command import run
+    from mfsdp_trainer.contract import Phase
+    from mfsdp_trainer.launcher.gang import HANG_LIMITS, Limits
+
     options = json.loads(sys.argv[1])
     hang = {Phase(name): seconds for name, seconds in options.get("hang", {}).items()}
     limits = Limits(**options.get("limits", {}), hang={**HANG_LIMITS, **hang})
     worker = ("-u", str(Path(__file__).with_name("worker.py")), options["scenario"])
-    sys.exit(cli.run(sys.argv[2:], worker=worker, limits=limits))
+    sys.exit(run(sys.argv[2:], stop, worker, limits))

@@ -152,6 +152,7 @@ def deaf(reporter: Reporter) -> None:
     """Trains, and never looks whether it should stop."""
     reporter.phase(Phase.TRAINING)
     reporter.heartbeat(1)
+    reporter.progress(step=1)
     wait_for_ever()
 
 
@@ -159,6 +160,7 @@ def burn(reporter: Reporter) -> None:
     """Every core busy, as in a real step on the CPU."""
     reporter.phase(Phase.TRAINING)
     reporter.heartbeat(1)
+    reporter.progress(step=1)
     while True:
         pass
 

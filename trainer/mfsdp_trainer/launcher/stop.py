@@ -1,6 +1,7 @@
 """Being asked to stop: SIGTERM from the kubelet, Ctrl-C by hand.
 
-The first signal asks the workers for a checkpoint, the second or the deadline kills them.
+The first signal asks the workers for a checkpoint, the second or the deadline kills them. Imported
+before anything slow: standard library only.
 """
 
 import signal
@@ -24,8 +25,7 @@ class Stop(Enum):
 class StopRequests:
     """Counts the signals that ask for an end."""
 
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self) -> None:
         self._first: float | None = None
         self._count = 0
 
@@ -45,11 +45,10 @@ class StopRequests:
         """Whether a signal came."""
         return self._count > 0
 
-    @property
-    def patience(self) -> str:
-        """Why workers must be killed now, or nothing."""
+    def impatience(self, timeout: float) -> str:
+        """Why workers must be killed now, `timeout` seconds being granted to them; or nothing."""
         if self._count > 1:
             return "a second signal came"
-        if self._first is not None and time.monotonic() > self._first + self._timeout:
-            return f"{self._timeout:g} s have passed"
+        if self._first is not None and time.monotonic() > self._first + timeout:
+            return f"{timeout:g} s have passed"
         return ""

@@ -31,12 +31,19 @@ _BEFORE_STEPS: Final = frozenset({Phase.STARTING, Phase.RENDEZVOUS, Phase.LOADIN
 class Supervisor:
     """Runs the workers of one node to their end. Main thread only; use once."""
 
-    def __init__(self, gang: Gang, limits: Limits, run_dir: RunDir, worker: Sequence[str]) -> None:
+    def __init__(
+        self,
+        gang: Gang,
+        limits: Limits,
+        run_dir: RunDir,
+        worker: Sequence[str],
+        requests: StopRequests,
+    ) -> None:
         self._gang = gang
         self._limits = limits
         self._run_dir = run_dir
         self._workers = Workers(gang, worker)
-        self._requests = StopRequests(limits.stop)
+        self._requests = requests
         self._watch = HangWatch(gang.ranks, limits)
         self._memory = MemoryWatch()
         self._stop = Stop.NO
@@ -46,7 +53,6 @@ class Supervisor:
 
     def run(self, config: TrainerConfig) -> Outcome:
         """Serve, start the workers, and stay until they end. Raises ConfigError: port in use."""
-        self._requests.listen()
         serve(config.logging.port, self.view)
         self._workers.start(self._environment(config))
         try:
@@ -87,7 +93,7 @@ class Supervisor:
                 return True
             self._stop = Stop.ASKED
             self._workers.send(STOP_SIGNAL)
-        if cause := self._requests.patience:
+        if cause := self._requests.impatience(self._limits.stop):
             self._stop, self._stop_cause = Stop.KILLED, cause
         return self._stop is Stop.KILLED
 
@@ -131,13 +137,15 @@ class Supervisor:
         }
 
 
-def launch(config: TrainerConfig, gang: Gang, limits: Limits, worker: Sequence[str]) -> Outcome:
+def launch(
+    config: TrainerConfig, gang: Gang, limits: Limits, worker: Sequence[str], stop: StopRequests
+) -> Outcome:
     """Run this node's part of the gang; returns why it ended. Raises ConfigError.
 
     `worker` are the arguments to the Python interpreter that start one worker.
     """
     run_dir = RunDir.create()
     try:
-        return Supervisor(gang, limits, run_dir, worker).run(config)
+        return Supervisor(gang, limits, run_dir, worker, stop).run(config)
     finally:
         run_dir.remove()

@@ -23,9 +23,9 @@ class View:
         return known.model_copy(update={"job_uid": self.gang.job_uid, "attempt": self.gang.attempt})
 
     def _from_heartbeats(self) -> Progress:
-        """Other nodes have no rank 0: their own ranks' phase and step."""
+        """Nodes without rank 0 know no more than their own ranks' phase and step."""
         beats = self.run_dir.heartbeats(self.gang.ranks).values()
-        if not beats:
+        last = max(beats, key=lambda beat: beat.at, default=None)
+        if last is None:
             return Progress()
-        last = max(beats, key=lambda beat: beat.at)
         return Progress(phase=last.phase, step=max(beat.step or 0 for beat in beats))

@@ -1,36 +1,22 @@
-"""`mfsdp-train`: run one node of a training run, as PID 1 of a pod or by hand.
-
-    mfsdp-train --config run.yaml --nproc_per_node 2
-
-Exits with a code of `contract.ExitCode`; the last line on stderr says why.
-"""
+"""The command line of `mfsdp-train`: its flags, and what they say about the configuration."""
 
 import argparse
-import logging
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from .config import ShardingStrategy, TrainerConfig
-from .config.load import Overrides, dump_config, load_config
-from .config.yaml12 import YamlError, parse
-from .contract import CONFIG_FILE, Env, Outcome, Reason
-from .errors import ConfigError, describe, one_line
-from .launcher.gang import Gang, Limits, env_int, find_gang, limits_from_env
-from .launcher.outcome import encode, redact
-from .launcher.supervisor import launch
+from mfsdp_trainer.config import ShardingStrategy
+from mfsdp_trainer.config.load import Overrides
+from mfsdp_trainer.config.yaml12 import YamlError, parse
+from mfsdp_trainer.contract import CONFIG_FILE
+from mfsdp_trainer.errors import ConfigError
+from mfsdp_trainer.launcher.gang import env_int
 
 PROGRAM: Final = "mfsdp-train"
-WORKER: Final = ("-u", "-m", "mfsdp_trainer.worker")
-_TERMINATION_LOG: Final = Path("/dev/termination-log")
 _FLAGS: Final = {
     "use_megatron_fsdp": "useMegatronFSDP",
     "use_torch_fsdp2": "useTorchFSDP2",
     "data_parallel_sharding_strategy": "dataParallelShardingStrategy",
 }
-_log = logging.getLogger(__name__)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,8 +124,11 @@ def _add_gang(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Flags, with dashes taken for the underscores of the originals: torchrun takes both."""
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse flags; dashes count as the underscores of the originals, as torchrun has it.
+
+    Raises ConfigError.
+    """
     spelt = []
     for argument in argv:
         name, equals, value = argument.partition("=")
@@ -149,7 +138,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return _parser().parse_args(spelt)
 
 
-def _overrides(arguments: argparse.Namespace) -> Overrides:
+def overrides_of(arguments: argparse.Namespace) -> Overrides:
+    """Fields that flags and environment set over the file. Raises ConfigError."""
     overrides: dict[str, object] = dict(arguments.set)
     for flag, name in _FLAGS.items():
         if (value := getattr(arguments, flag)) is not None:
@@ -161,88 +151,3 @@ def _overrides(arguments: argparse.Namespace) -> Overrides:
         if given is not None:
             overrides[name] = given
     return overrides
-
-
-def _resolve(arguments: argparse.Namespace) -> tuple[TrainerConfig, Gang]:
-    file = arguments.config or os.environ.get(Env.CONFIG) or CONFIG_FILE
-    config = load_config(file, _overrides(arguments))
-    gang = find_gang(
-        nodes=config.nodes,
-        procs=config.procs_per_node,
-        node_rank=arguments.node_rank,
-        master_addr=arguments.master_addr,
-        master_port=arguments.master_port,
-    )
-    return config, gang
-
-
-def _show(config: TrainerConfig) -> None:
-    sharding = config.resolve()
-    print(dump_config(config), end="")
-    print(f"# {sharding.engine} {sharding.strategy} on {sharding.world_size} ranks, ", end="")
-    print(f"{sharding.shard_size} to a shard group, {sharding.micro_batches} micro-batches a step")
-
-
-def _refuse(error: ConfigError) -> int:
-    """Tell all problems, a line each, and the first of them last."""
-    outcome = Outcome(reason=Reason.CONFIG_ERROR, message=redact(describe(error)))
-    _write_termination_log(encode(outcome))
-    first, *others = [redact(one_line(line)) for line in str(error).splitlines()]
-    for line in others:
-        print(f"{PROGRAM}: {line}", file=sys.stderr)
-    more = f" (and {len(others)} more, above)" if others else ""
-    _last_line(f"{outcome.reason}: {first}{more}")
-    return int(outcome.reason.exit_code)
-
-
-def _last_line(text: str) -> None:
-    print(f"{PROGRAM}: {text}", file=sys.stderr, flush=True)
-
-
-def _write_termination_log(text: str) -> None:
-    """The kubelet makes the file; by hand there is none, and none is made in /dev."""
-    given = os.environ.get(Env.TERMINATION_LOG)
-    path = Path(given) if given else _TERMINATION_LOG
-    if not given and not path.exists():
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        _log.warning("cannot write the termination message to %s: %s", path, error.strerror)
-
-
-def run(argv: Sequence[str], worker: Sequence[str] = WORKER, limits: Limits | None = None) -> int:
-    """Do what the command line says; returns the exit code.
-
-    `worker` (arguments to the Python interpreter) and `limits` are for tests alone: no flag and no
-    variable reaches them.
-    """
-    logging.basicConfig(format=f"{PROGRAM}: %(message)s", level=logging.INFO)
-    try:
-        arguments = _arguments(argv)
-        config, gang = _resolve(arguments)
-        if arguments.check:
-            _show(config)
-            return 0
-        sharding = config.resolve()
-        _log.info(
-            "node %d of %d, %d processes each, %s %s, progress on port %d",
-            gang.node_rank,
-            gang.nodes,
-            gang.procs,
-            sharding.engine,
-            sharding.strategy,
-            config.logging.port,
-        )
-        outcome = launch(config, gang, limits or limits_from_env(), worker)
-    except ConfigError as error:
-        return _refuse(error)
-    _write_termination_log(encode(outcome))
-    at = f" at step {outcome.step}" if outcome.step is not None else ""
-    _last_line(f"{outcome.reason}{at}{': ' if outcome.message else ''}{outcome.message}")
-    return int(outcome.reason.exit_code)
-
-
-def main() -> NoReturn:
-    """Entry point of `mfsdp-train`."""
-    sys.exit(run(sys.argv[1:]))
