@@ -1,5 +1,7 @@
 """A decision in the making: the status so far, and the actions so far."""
 
+from collections.abc import Iterable
+
 from mfsdp_operator import conditions
 from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus, WorkersStatus
 from mfsdp_operator.clock import from_rfc3339
@@ -59,8 +61,12 @@ class Draft:
             self.update(attempt_state=AttemptState.ENDED)
         self.gang()
         left = sorted(self.seen.pods, key=lambda pod: (pod.attempt, pod.rank))
-        self.actions += [DeletePod(pod.name, pod.uid) for pod in left if not pod.deleting]
+        self.delete(left)
         return left
+
+    def delete(self, pods: Iterable[PodView]) -> None:
+        """Tell these pods to go."""
+        self.actions += [DeletePod(pod.name, pod.uid) for pod in pods if not pod.deleting]
 
     def wait_for_next_attempt(self) -> str | None:
         """Why the next attempt does not begin yet."""

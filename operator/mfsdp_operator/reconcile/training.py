@@ -23,18 +23,15 @@ def at_the_end(shown: TrainingStatus | None, rank_0: PodView | None) -> Training
     """The last state: the run is over before anyone asks for it, but its outcome has the step."""
     if rank_0 is None or not says_done(rank_0):
         return shown
-    step = step_of(rank_0)
     shown = shown or TrainingStatus()
-    if step is None:
-        return shown
-    return shown.model_copy(
-        update={
-            "step": step,
-            "total_steps": max(step, shown.total_steps),
-            "phase": "Done",
-            "eta_seconds": 0,
-        }
-    )
+    step = step_of(rank_0) or shown.step
+    done = {
+        "step": step,
+        "total_steps": max(step, shown.total_steps),
+        "phase": "Done",
+        "eta_seconds": 0,
+    }
+    return shown.model_copy(update=done)
 
 
 def _landmark(training: TrainingStatus) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from .draft import Draft
 from .gang import Ending, Fate, Gang, Unsettled, ending
 from .state import SETTLE_SECONDS, Action, CreateConfigMap, CreatePods, CreateService
 from .training import at_the_end, merged
-from .waiting import why_waiting
+from .waiting import why_leftovers, why_waiting
 
 
 def under_way(draft: Draft) -> Situation | None:
@@ -74,6 +74,11 @@ def _end(draft: Draft, how: Ending) -> Situation | None:
 def _creating(draft: Draft, gang: Gang) -> Situation:
     """Make the pods that are missing, with all that they need."""
     phase = draft.phase_until_running(JobPhase.PENDING)
+    strays = [pod for pod in draft.seen.pods if pod.attempt != draft.status.attempt]
+    if strays:
+        # Whatever they are, two attempts must not meet.
+        draft.delete(strays)
+        return Situation(phase, "PodsEnding", why_leftovers(strays))
     refusal = draft.memory.refusal
     if refusal is None or draft.now >= refusal.retry_at:
         draft.actions += _creations(draft, gang)
