@@ -23,6 +23,8 @@ def outputs() -> dict[str, str]:
     text = _HEADER + yaml.safe_dump(manifest, sort_keys=False, width=100, allow_unicode=True)
     return {
         f"crds/{names.GROUP}_{names.PLURAL}.yaml": text,
+        # Helm reads no file outside a chart.
+        "charts/mfsdp-operator/files/crd.yaml": text,
         # Helm reads nothing outside its chart.
         "charts/mfsdp-operator/files/crd.yaml": text,
         "docs/reference/api.md": reference(manifest),
