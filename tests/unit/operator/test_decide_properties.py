@@ -107,7 +107,7 @@ def _hold(seen: Observed, decision: Decision) -> None:
     new.model_dump_json(by_alias=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(spec=SPECS, looks=st.lists(LOOK, min_size=1, max_size=12))
 def test_every_decision_keeps_the_invariants(
     spec: dict[str, Any], looks: list[dict[str, Any]]
