@@ -79,7 +79,7 @@ def _mentions_field(message: str, model: type[BaseModel]) -> bool:
     return any(re.search(rf"\b{re.escape(known)}\b", message) for known in _paths_by_leaf(model))
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401
+def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
@@ -88,7 +88,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_\s]", "", name).lower()
 
 
-def _inner_model(annotation: Any) -> type[BaseModel] | None:  # noqa: ANN401
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
     """The model inside an annotation such as `tuple[DataSource, ...]` or `Model | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation

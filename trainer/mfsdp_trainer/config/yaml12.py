@@ -124,7 +124,10 @@ def parse_all(text: str) -> list[Document]:
 @contextmanager
 def _loading(text: str) -> Iterator[_Loader]:
     """A loader whose errors come out as YamlError."""
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        raise YamlError(f"not valid YAML: character {error.character:#x}", None) from None
     try:
         yield loader
     except yaml.MarkedYAMLError as error:

@@ -22,7 +22,7 @@ _SECRETS: Final = (
     (
         # eos_token and its like are no secrets, so a bare `token` counts only before `=`.
         re.compile(
-            r"\b((?:[\w-]*(?:password|passwd|secret|api[_-]?key|credentials?|authorization)"
+            r"\b((?:[\w-]*(?:password|passwd|secret[\w-]*|api[_-]?key|credentials?|authorization)"
             r"|[\w-]*(?:access|auth|api|hf|hub|refresh|session)[_-]?token)(?=['\"]?\s*[=:])"
             r"|token(?==))"
             r"(['\"]?\s*[=:]\s*)(['\"]?)[^\s'\",;]+",
