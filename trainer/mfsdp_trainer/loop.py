@@ -131,6 +131,6 @@ def _require_finite(step: int, loss: float, norm: float) -> None:
     if math.isfinite(loss) and math.isfinite(norm):
         return
     raise NonFiniteLossError(
-        f"step {step}: loss {loss}, gradient norm {norm}: the step was not taken and no checkpoint "
+        f"step {step}: loss {loss:.4f}, gradient norm {norm:.4f}: the step was not taken and no checkpoint "
         "holds it; lower training.learningRate, lengthen training.warmupSteps, or look at the data"
     )

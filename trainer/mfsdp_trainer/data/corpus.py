@@ -126,10 +126,8 @@ def _open_tokenizer(config: TrainerConfig, directory: Path) -> Tokenizer:
     """The tokenizer that an earlier start saved."""
     if config.data.tokenizer.kind is TokenizerKind.BYTE:
         return byte_tokenizer()
-    tokenizer = load_tokenizer(directory, "checkpoint.path")
-    if config.data.tokenizer.kind is TokenizerKind.BPE:
-        tokenizer.read_special_as_text()
-    return tokenizer
+    ours = config.data.tokenizer.kind is TokenizerKind.BPE
+    return load_tokenizer(directory, "checkpoint.path", special_as_text=ours)
 
 
 def _key(depends: object) -> str:

@@ -43,10 +43,10 @@ def _permuted(values: _Words, count: int, seed: int, epoch: int) -> _Words:
 
 def sequence_numbers(first: int, amount: int, *, count: int, seed: int) -> list[int]:
     """Which of `count` sequences stand at positions `first`, `first` + 1, ... of the run."""
-    positions = range(first, first + amount)
     numbers: list[int] = []
-    for epoch in range(first // count, (first + amount - 1) // count + 1):
-        inside = [position % count for position in positions if position // count == epoch]
-        permuted = _permuted(np.array(inside, dtype=np.uint64), count, seed, epoch)
+    while len(numbers) < amount:
+        epoch, place = divmod(first + len(numbers), count)
+        until = min(count, place + amount - len(numbers))
+        permuted = _permuted(np.arange(place, until, dtype=np.uint64), count, seed, epoch)
         numbers += [int(number) for number in permuted]
     return numbers

@@ -35,9 +35,18 @@ _log = logging.getLogger(__name__)
 class Tokenizer:
     """A transformers tokenizer and how a corpus is encoded with it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, plain_bytes: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        plain_bytes: bool = False,
+        special_as_text: bool = False,
+    ) -> None:
+        """`plain_bytes`: ids are the values of bytes. `special_as_text`: a document that spells
+        out a special token means its letters, since nobody but us ends documents."""
         self.transformers = tokenizer
         self._plain_bytes = plain_bytes
+        self._special_as_text = special_as_text
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -47,10 +56,6 @@ class Tokenizer:
             end=int(self.transformers.eos_token_id),
             digest=_digest(self.transformers),
         )
-
-    def read_special_as_text(self) -> None:
-        """Read the end token's spelling in a document as text: only we end documents."""
-        self.transformers.backend_tokenizer.encode_special_tokens = True
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Token ids of each text, with the end token after each."""
@@ -64,7 +69,11 @@ class Tokenizer:
                 yield np.frombuffer(raw, dtype=np.uint8).astype(np.uint32)
             return
         encoded = self.transformers(
-            list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
+            list(texts),
+            add_special_tokens=False,
+            split_special_tokens=self._special_as_text,
+            return_attention_mask=False,
+            verbose=False,
         )
         for ids in encoded["input_ids"]:
             yield np.asarray(ids, dtype=np.uint32)
@@ -113,9 +122,7 @@ def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
     )
     backend.train_from_iterator(_up_to_limit(texts), trainer)
     _log.info("trained a BPE tokenizer of %d tokens", backend.get_vocab_size())
-    tokenizer = Tokenizer(_wrap(backend))
-    tokenizer.read_special_as_text()
-    return tokenizer
+    return Tokenizer(_wrap(backend), special_as_text=True)
 
 
 def _up_to_limit(texts: Iterable[str]) -> Iterator[str]:
@@ -128,7 +135,7 @@ def _up_to_limit(texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def load_tokenizer(directory: Path, field: str) -> Tokenizer:
+def load_tokenizer(directory: Path, field: str, *, special_as_text: bool = False) -> Tokenizer:
     """A tokenizer from a local directory; `field` is where its path was configured.
 
     Raises DataError if it cannot be read, ConfigError if it has no end token.
@@ -145,7 +152,7 @@ def load_tokenizer(directory: Path, field: str) -> Tokenizer:
             f"{field} {directory}: this tokenizer has no eos_token to end documents with: set one "
             "in its tokenizer_config.json"
         )
-    return Tokenizer(tokenizer)
+    return Tokenizer(tokenizer, special_as_text=special_as_text)
 
 
 def configured_tokenizer(data: DataConfig, model: ModelConfig, texts: Iterable[str]) -> Tokenizer:

@@ -1,0 +1,80 @@
+"""The tokenised corpus: made once, found again, split by content."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.data.corpus import prepare
+from mfsdp_trainer.errors import DataError
+
+
+def config(text: Path, path: Path, **data: Any) -> TrainerConfig:
+    return TrainerConfig.model_validate(
+        {
+            "model": {"config": {"model_type": "llama"}},
+            "data": {"sources": [{"path": str(text)}], **data},
+            "training": {"steps": 1, "globalBatchSize": 1},
+            "checkpoint": {"path": str(path)},
+        }
+    )
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    directory = tmp_path / "texts"
+    directory.mkdir()
+    for number in range(100):
+        (directory / f"{number:03d}.txt").write_text(f"document {number}", encoding="utf-8")
+    return directory
+
+
+def test_holds_every_document_once_with_an_end_after_each(texts: Path, tmp_path: Path) -> None:
+    corpus = prepare(config(texts, tmp_path, validationFraction=0.3))
+    parts = [corpus.train(), corpus.validation()]
+    documents = [
+        bytes(piece).decode()
+        for part in parts
+        for piece in "".join(map(chr, part.tolist())).split(chr(256))[:-1]
+        for piece in [piece.encode()]
+    ]
+    assert sorted(documents) == sorted(f"document {number}" for number in range(100))
+    held_out = sum(token == 256 for token in corpus.validation().tolist())
+    assert 15 < held_out < 45
+
+
+def test_the_split_goes_by_content_not_by_place(texts: Path, tmp_path: Path) -> None:
+    first = prepare(config(texts, tmp_path, validationFraction=0.3)).validation().tolist()
+    (texts / "000.txt").rename(texts / "zzz.txt")
+    (texts / "aaa.txt").write_text("document 0", encoding="utf-8")
+    again = prepare(config(texts, tmp_path, validationFraction=0.3)).validation().tolist()
+    copies = again.count(ord("0")) - first.count(ord("0"))
+    assert copies in (0, 1)
+    assert len(again) - len(first) in (0, len("document 0") + 1)
+
+
+def test_is_made_once_and_again_when_the_text_changes(texts: Path, tmp_path: Path) -> None:
+    first = prepare(config(texts, tmp_path))
+    made = (first.directory / "train.bin").stat().st_mtime_ns
+    assert prepare(config(texts, tmp_path)) == first
+    assert (first.directory / "train.bin").stat().st_mtime_ns == made
+    (texts / "new.txt").write_text("more", encoding="utf-8")
+    changed = prepare(config(texts, tmp_path))
+    assert changed.directory != first.directory
+    assert changed.digest != first.digest
+    assert not list((tmp_path / "data").glob(".*"))
+
+
+def test_a_bpe_tokenizer_outlives_growing_text(texts: Path, tmp_path: Path) -> None:
+    bpe = {"tokenizer": {"kind": "bpe", "vocabSize": 300}}
+    first = prepare(config(texts, tmp_path, **bpe))
+    (texts / "new.txt").write_text("entirely different words" * 50, encoding="utf-8")
+    assert prepare(config(texts, tmp_path, **bpe)).vocabulary == first.vocabulary
+
+
+def test_a_file_that_other_nodes_do_not_see_is_told(texts: Path, tmp_path: Path) -> None:
+    corpus = prepare(config(texts, tmp_path))
+    (corpus.directory / "train.bin").unlink()
+    with pytest.raises(DataError, match="directory that all nodes share"):
+        corpus.train()

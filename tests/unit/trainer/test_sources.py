@@ -1,0 +1,87 @@
+"""Documents from files, and one line for each thing that can be wrong with them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mfsdp_trainer.config import DataSource
+from mfsdp_trainer.data.sources import documents, source_files
+from mfsdp_trainer.errors import DataError
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b.txt", "a.txt", "deep/er/c.txt", "d.md"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"text of {name}", encoding="utf-8")
+    (tmp_path / "empty.txt").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("a.txt", ["a.txt"]),
+        ("*.txt", ["a.txt", "b.txt"]),
+        ("**/*.txt", ["a.txt", "b.txt", "deep/er/c.txt"]),
+        ("deep/*/?.txt", ["deep/er/c.txt"]),
+        (".", ["a.txt", "b.txt", "d.md", "deep/er/c.txt"]),
+    ],
+)
+def test_files_directories_and_patterns_in_sorted_order(
+    tree: Path, path: str, names: list[str]
+) -> None:
+    source = DataSource(path=str(tree / path))
+    assert list(documents([source])) == [f"text of {name}" for name in names]
+
+
+def test_jsonl_documents_in_order_without_empty_ones(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    lines = [json.dumps({"body": text}) for text in ("one", "", "two\nlines", "três")]
+    file.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+    source = DataSource.model_validate({"path": str(file), "format": "jsonl", "textField": "body"})
+    assert list(documents([source])) == ["one", "two\nlines", "três"]
+
+
+def test_the_standard_library_is_there_without_its_tests() -> None:
+    source = DataSource.model_validate({"builtin": "python-stdlib"})
+    files = source_files(source)
+    assert sum(file.stat().st_size for file in files) > 5_000_000
+    assert not [file for file in files if {"test", "site-packages"} & set(file.parts)]
+    assert any("class JSONDecoder" in document for document in documents([source]))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": "x"', r":2: not a line of JSON: "),
+        (b"[1]", r":2: a list where a JSON object is needed"),
+        (b'{"other": 1, "more": 2}', r":2: no text under 'text' \(it has: more, other\): set te"),
+        (b'{"text": 3}', r":2: no text under 'text' \(it has: text\)"),
+        (b'{"text": "\xff"}', r":2: not a line of JSON: "),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    source = DataSource.model_validate({"path": str(file), "format": "jsonl"})
+    with pytest.raises(DataError, match=f"{file}{message}"):
+        list(documents([source]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing", None, r"data\.sources: .*missing does not exist in the container"),
+        ("*.nothing", None, r"data\.sources: no file matches .*\*\.nothing"),
+        ("x.txt", b"\xff\xfe\x00", r"x\.txt: not UTF-8 text .*: convert it, or leave it out"),
+    ],
+)
+def test_a_bad_path_or_file_is_named(tmp_path: Path, name: str, content: Any, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(documents([DataSource(path=str(tmp_path / name))]))
