@@ -1,19 +1,27 @@
 """The command line: flags under their original names, over the environment, over the file."""
 
+import errno
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mfsdp_trainer.cli import command
 from mfsdp_trainer.cli.arguments import overrides_of, parse_arguments
 from mfsdp_trainer.cli.command import run
-from mfsdp_trainer.contract import ExitCode
+from mfsdp_trainer.contract import ExitCode, Outcome
 from mfsdp_trainer.errors import ConfigError
 from mfsdp_trainer.launcher.gang import Gang, find_gang, limits_from_env
 from mfsdp_trainer.launcher.stop import StopRequests
 from mfsdp_trainer.launcher.workers import worker_environment
 
+RUN = """\
+model: {config: {model_type: llama}}
+data: {sources: [{builtin: python-stdlib}]}
+training: {steps: 1, globalBatchSize: 4}
+"""
 GANG = ("NNODES", "NODE_RANK", "NPROC_PER_NODE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -125,11 +133,7 @@ def test_limits_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_check_prints_what_would_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(
-        "model: {config: {model_type: llama}}\n"
-        "data: {sources: [{builtin: python-stdlib}]}\n"
-        "training: {steps: 1, globalBatchSize: 4}\n"
-    )
+    file.write_text(RUN)
     code = run(["--config", str(file), "--check", "--use_torch_fsdp2"], StopRequests())
     assert code == ExitCode.DONE
     printed = capsys.readouterr().out
@@ -148,6 +152,23 @@ def test_many_problems_end_in_one_line(
     assert last.startswith(f"mfsdp-train: ConfigError: {file}:1: data is required")
     assert last.endswith("(and 2 more, above)")
     assert "did you mean training.steps?" in (tmp_path / "log").read_text()
+
+
+def test_a_fault_of_the_launcher_is_told_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: object) -> Outcome:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(command, "launch", full_disk)
+    monkeypatch.setenv("MFSDP_TERMINATION_LOG", str(tmp_path / "log"))
+    file = tmp_path / "run.yaml"
+    file.write_text(RUN)
+    assert run(["--config", str(file)], StopRequests()) == ExitCode.CRASH
+    errors = capsys.readouterr().err
+    assert "Traceback" in errors
+    assert errors.splitlines()[-1].startswith("mfsdp-train: Crash: OSError: [Errno 28] No space")
+    assert json.loads((tmp_path / "log").read_text())["reason"] == "Crash"
 
 
 def test_the_launcher_imports_no_torch() -> None:

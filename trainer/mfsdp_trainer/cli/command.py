@@ -103,6 +103,10 @@ def run(
         outcome = launch(config, gang, limits or limits_from_env(), worker, stop)
     except ConfigError as error:
         return _refuse(error)
+    except Exception as error:
+        # A fault of our own, or a full disk: it must reach the kubelet like any other end.
+        _log.exception("the launcher broke off")
+        outcome = Outcome(reason=Reason.CRASH, message=redact(describe(error)))
     _write_termination_log(encode(outcome))
     at = f" at step {outcome.step}" if outcome.step is not None else ""
     _last_line(f"{outcome.reason}{at}{': ' if outcome.message else ''}{outcome.message}")
