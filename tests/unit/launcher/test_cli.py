@@ -155,7 +155,10 @@ def test_many_problems_end_in_one_line(
 
 
 def test_a_fault_of_the_launcher_is_told_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full_disk(*_: object) -> Outcome:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -165,9 +168,9 @@ def test_a_fault_of_the_launcher_is_told_too(
     file = tmp_path / "run.yaml"
     file.write_text(RUN)
     assert run(["--config", str(file)], StopRequests()) == ExitCode.CRASH
-    errors = capsys.readouterr().err
-    assert "Traceback" in errors
-    assert errors.splitlines()[-1].startswith("mfsdp-train: Crash: OSError: [Errno 28] No space")
+    assert "Traceback" in caplog.text
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("mfsdp-train: Crash: OSError: [Errno 28] No space")
     assert json.loads((tmp_path / "log").read_text())["reason"] == "Crash"
 
 

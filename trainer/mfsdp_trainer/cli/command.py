@@ -103,7 +103,7 @@ def run(
         outcome = launch(config, gang, limits or limits_from_env(), worker, stop)
     except ConfigError as error:
         return _refuse(error)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - logged and recorded
         # A fault of our own, or a full disk: it must reach the kubelet like any other end.
         _log.exception("the launcher broke off")
         outcome = Outcome(reason=Reason.CRASH, message=redact(describe(error)))
