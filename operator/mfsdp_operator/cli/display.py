@@ -47,7 +47,7 @@ class PlainDisplay:
     def __init__(
         self,
         write: Callable[[str], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._write = write or _print
         self._clock = clock
@@ -64,7 +64,8 @@ class PlainDisplay:
         if state == self._state and (text == self._last or now - self._at < _PLAIN_SECONDS):
             return
         told = snapshot.message if state[2:] != self._state[2:] else ""
-        self._write(f"[{duration(now - self._started)}] {text}" + (f"  ({told})" if told else ""))
+        elapsed = duration(now - (snapshot.started or self._started))
+        self._write(f"[{elapsed}] {text}" + (f"  ({told})" if told else ""))
         self._state, self._last, self._at = state, text, now
 
     def __enter__(self) -> Self:
@@ -83,7 +84,7 @@ class LiveDisplay:
     """Two lines that stay in place: what the job does, and a bar with the numbers."""
 
     def __init__(self, console: Console) -> None:
-        self._started = time.monotonic()
+        self._started = time.time()
         self._snapshot: Snapshot | None = None
         self._spinner = Spinner("dots")
         self._live = Live(
@@ -110,7 +111,7 @@ class LiveDisplay:
         shown = self._snapshot
         if shown is None:
             return Group(self._spinner)
-        elapsed = duration(time.monotonic() - self._started)
+        elapsed = duration(time.time() - (shown.started or self._started))
         # Text, never markup: names and messages come from outside.
         head = Table.grid(padding=(0, 2))
         head.add_row(

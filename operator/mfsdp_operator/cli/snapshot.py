@@ -29,6 +29,8 @@ class Snapshot:
     tokens_per_second: float | None = None
     eta_seconds: float | None = None
     resumed_from: int | None = None
+    started: float | None = None
+    """When the run began, in Unix seconds."""
     message: str = ""
     """One sentence about the job."""
 

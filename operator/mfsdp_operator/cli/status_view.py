@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from mfsdp_operator.api.status import Condition, JobPhase, JobStatus, TrainingStatus
+from mfsdp_operator.clock import from_rfc3339
 from mfsdp_trainer.contract import Progress
 
 from .snapshot import Snapshot, printable
@@ -30,8 +31,15 @@ def snapshot_of(
         tokens_per_second=(newest.tokens_per_second if newest else _number(said.tokens_per_second)),
         eta_seconds=newest.eta_seconds if newest else said.eta_seconds,
         resumed_from=newest.resumed_from_step if newest else said.resumed_from_step,
+        started=from_rfc3339(status.start_time),
         message=message or _why_not_running(status),
     )
+
+
+def seconds_taken(status: JobStatus) -> float | None:
+    """From the first attempt's start to the job's end, once both are known."""
+    start, end = from_rfc3339(status.start_time), from_rfc3339(status.completion_time)
+    return None if start is None or end is None else end - start
 
 
 def ending(namespace: str, status: JobStatus) -> Iterator[str]:

@@ -23,7 +23,7 @@ from mfsdp_trainer.contract import Progress
 from .display import Display, open_display
 from .errors import UserError
 from .snapshot import Snapshot, duration, line, printable
-from .status_view import ending, snapshot_of
+from .status_view import ending, seconds_taken, snapshot_of
 
 _POLL_SECONDS: Final = 1.0
 _PROXY_SECONDS: Final = 3.0
@@ -96,7 +96,7 @@ class Follower:
         if look is None:
             print(f"{self._name}: deleted while it was watched", file=sys.stderr)
             return 1
-        return self._told(look, shown, time.monotonic() - started)
+        return self._told(look, shown)
 
     async def _look(self) -> Look | None:
         """The job now, or as last seen while the API server is away; None once it is deleted."""
@@ -157,9 +157,10 @@ class Follower:
         same = (found.job_uid, found.attempt) == (look.meta.uid, status.attempt)
         return found if same else None
 
-    def _told(self, look: Look, shown: Snapshot, watched: float) -> int:
+    def _told(self, look: Look, shown: Snapshot) -> int:
         if look.status.phase is JobPhase.COMPLETE:
-            print(f"{line(shown)}  (watched for {duration(watched)})", flush=True)
+            took = seconds_taken(look.status)
+            print(line(shown) + (f"  in {duration(took)}" if took is not None else ""), flush=True)
             return 0
         for text in ending(self._namespace, look.status):
             print(f"{self._name}: {text}", file=sys.stderr)

@@ -8,7 +8,7 @@ from rich.console import Console
 from mfsdp_operator.api.status import JobStatus
 from mfsdp_operator.cli.display import LiveDisplay, PlainDisplay
 from mfsdp_operator.cli.snapshot import Snapshot, duration, line, printable
-from mfsdp_operator.cli.status_view import ending, snapshot_of
+from mfsdp_operator.cli.status_view import ending, seconds_taken, snapshot_of
 from mfsdp_trainer.contract import Phase, Progress
 
 RUNNING = Snapshot(
@@ -103,6 +103,20 @@ def test_the_trainers_own_answer_beats_an_older_status() -> None:
     older = Progress(phase=Phase.LOADING, step=0, total_steps=120)
     shown = snapshot_of("small", STATUS, older)
     assert (shown.step, shown.loss, shown.doing) == (20, 2.5, "Training")
+
+
+def test_a_run_is_timed_from_its_start() -> None:
+    status = STATUS.model_copy(update={"start_time": "2026-01-02T03:04:05Z"})
+    shown = snapshot_of("small", status, None)
+    assert shown.started is not None
+    lines: list[str] = []
+    started = shown.started
+    with PlainDisplay(lines.append, lambda: started + 65) as display:
+        display.show(shown)
+    assert lines[0].startswith("[1m05s] small")
+    assert seconds_taken(status) is None
+    ended = status.model_copy(update={"completion_time": "2026-01-02T03:05:05Z"})
+    assert seconds_taken(ended) == 60
 
 
 def test_why_a_job_does_not_run_is_shown() -> None:
