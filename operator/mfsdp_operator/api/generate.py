@@ -25,8 +25,6 @@ def outputs() -> dict[str, str]:
         f"crds/{names.GROUP}_{names.PLURAL}.yaml": text,
         # Helm reads no file outside a chart.
         "charts/mfsdp-operator/files/crd.yaml": text,
-        # Helm reads nothing outside its chart.
-        "charts/mfsdp-operator/files/crd.yaml": text,
         "docs/reference/api.md": reference(manifest),
     }
 
@@ -35,15 +33,18 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser(description="Write the files generated from the API types.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
-    check = parser.parse_args(argv).check
-    root = Path(__file__).resolve().parents[3]
-    stale = [path for path, text in outputs().items() if not _is(root / path, text)]
-    for path in stale:
+    return generate(Path(__file__).resolve().parents[3], check=parser.parse_args(argv).check)
+
+
+def generate(root: Path, *, check: bool) -> int:
+    """Write what differs below `root`, or only say so; the exit code."""
+    stale = {path: text for path, text in outputs().items() if not _is(root / path, text)}
+    for path, text in stale.items():
         if check:
             sys.stderr.write(f"{path} is not what the API types say: run `make generate`\n")
         else:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(outputs()[path], encoding="utf-8")
+            (root / path).write_text(text, encoding="utf-8")
             sys.stdout.write(f"wrote {path}\n")
     return 1 if check and stale else 0
 
