@@ -8,6 +8,7 @@ import pytest
 from kubernetes import client
 
 from mfsdp_operator.api import names
+from mfsdp_operator.api.crd import crd
 
 type Manifest = dict[str, Any]
 
@@ -19,6 +20,15 @@ def kubectl(*args: str, stdin: str | None = None, ok: bool = True) -> str:
     )
     assert (done.returncode == 0) is ok, f"kubectl {' '.join(args)}: {done.stdout}{done.stderr}"
     return done.stdout if ok else done.stderr
+
+
+def twin(group: str) -> Manifest:
+    """The CRD in another group, which no operator watches."""
+    definition = crd()
+    definition["metadata"]["name"] = f"{names.PLURAL}.{group}"
+    definition["spec"]["group"] = group
+    del definition["spec"]["names"]["shortNames"]  # taken by the real one
+    return definition
 
 
 class Jobs:

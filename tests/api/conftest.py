@@ -12,10 +12,9 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client, config
 from tests.api.bed import ROOT, use_bed
-from tests.api.cluster import Jobs, Manifest, kubectl
+from tests.api.cluster import Jobs, kubectl, twin
 
 from mfsdp_operator.api import names
-from mfsdp_operator.api.crd import crd
 
 
 @pytest.fixture(scope="session")
@@ -47,17 +46,10 @@ def jobs(api: client.ApiClient, namespace: str) -> Jobs:
 def twins(api: client.ApiClient, namespace: str) -> Iterator[Jobs]:
     """Jobs of the same API in a group of this run's own, to store."""
     group = f"run-{secrets.token_hex(4)}.test.mfsdp.dev"
-    kubectl("create", "-f", "-", stdin=json.dumps(_twin(crd(), group)))
+    kubectl("create", "-f", "-", stdin=json.dumps(twin(group)))
     _await_established(group)
     yield Jobs(api, namespace, group)
     kubectl("delete", "--wait=false", f"crd/{names.PLURAL}.{group}")
-
-
-def _twin(definition: Manifest, group: str) -> Manifest:
-    definition["metadata"]["name"] = f"{names.PLURAL}.{group}"
-    definition["spec"]["group"] = group
-    del definition["spec"]["names"]["shortNames"]  # taken by the real one
-    return definition
 
 
 def _await_established(group: str) -> None:
