@@ -6,7 +6,7 @@ from typing import Any
 from . import names
 from .refused import REFUSED
 from .rules import MUTABLE_FIELDS, RESERVED_POD_FIELDS
-from .schema import Schema, walk
+from .schema import Schema, at, walk
 
 _HEAD = f"""# API reference: {names.KIND}
 
@@ -36,8 +36,10 @@ def _rows(section: str, schema: Schema) -> Iterator[str]:
             continue
         if parent == "template.spec" and name in RESERVED_POD_FIELDS:
             continue
+        required = name in at(schema, parent).get("required", ())
+        default = "required" if required else _default(field)
         text = field["description"].replace("|", "\\|")
-        yield f"| `{section}.{path}` | {_type(field)} | {_default(field)} | {text} |\n"
+        yield f"| `{section}.{path}` | {_type(field)} | {default} | {text} |\n"
 
 
 def _place(parent: str) -> str:
