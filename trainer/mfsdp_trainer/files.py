@@ -27,9 +27,13 @@ def write_durably(path: Path, text: str) -> None:
 
 @contextmanager
 def scratch_directory(target: Path) -> Iterator[Path]:
-    """An empty directory beside `target` to fill and publish; what is left of it is removed."""
+    """An empty directory beside `target` to fill and publish; what is left of it is removed.
+
+    So is what a killed process left there. For one process of a run alone, rank 0.
+    """
+    for left in target.parent.glob(f".{target.name}.[0-9]*"):
+        shutil.rmtree(left, ignore_errors=True)
     scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
         yield scratch

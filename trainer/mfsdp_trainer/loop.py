@@ -45,6 +45,7 @@ class Loop:
         """
         position = start
         self._evaluate(position)
+        self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
         while position.step < self.config.training.steps:
             facts, stop = self._step(position)
@@ -99,7 +100,6 @@ class Loop:
             raise PreemptedError(
                 f"asked to stop: a checkpoint of step {position.step} is published"
             )
-        self.reporter.phase(Phase.TRAINING)
 
     def _evaluate(self, position: Position) -> None:
         if not self.held_out:
@@ -131,6 +131,7 @@ def _require_finite(step: int, loss: float, norm: float) -> None:
     if math.isfinite(loss) and math.isfinite(norm):
         return
     raise NonFiniteLossError(
-        f"step {step}: loss {loss:.4f}, gradient norm {norm:.4f}: the step was not taken and no checkpoint "
-        "holds it; lower training.learningRate, lengthen training.warmupSteps, or look at the data"
+        f"step {step}: loss {loss:.4f}, gradient norm {norm:.4f}: the step was not taken and no "
+        "checkpoint holds it; lower training.learningRate, lengthen training.warmupSteps, or look "
+        "at the data"
     )

@@ -22,8 +22,7 @@ def sample(directory: str, prompt: str, tokens: int, temperature: float, seed: i
     output = model.generate(
         **inputs, max_new_tokens=tokens, pad_token_id=tokenizer.eos_token_id, **choice
     )
-    text = str(tokenizer.decode(output[0], skip_special_tokens=True))
-    return text
+    return str(tokenizer.decode(output[0], skip_special_tokens=True))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,7 +47,8 @@ def _shard(setup: Setup) -> None:
     model = setup.model
     units = list(decoder_layers(model))
     if not is_tied(model):
-        units += [model.get_input_embeddings(), model.get_output_embeddings()]
+        ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        units += [end for end in ends if end is not None]
     mesh = _mesh(setup.world, setup.sharding)
     policy = MixedPrecisionPolicy(param_dtype=setup.compute_dtype, reduce_dtype=torch.float32)
     reshard = setup.sharding.strategy is ShardingStrategy.OPTIM_GRADS_PARAMS
