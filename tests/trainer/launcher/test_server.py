@@ -17,7 +17,7 @@ POD = {"MFSDP_JOB_UID": "8d9f-uid", "MFSDP_ATTEMPT": "3"}
 
 def test_progress_echoes_job_and_attempt(launch: Launcher) -> None:
     run = launch("train", env=POD)
-    run.until_training()
+    run.until_progress("rank 0's numbers", lambda progress: progress["loss"] is not None)
     answer = run.get("/progress")
     values = json.loads(answer)
     assert values["jobUid"] == "8d9f-uid"
@@ -29,7 +29,7 @@ def test_progress_echoes_job_and_attempt(launch: Launcher) -> None:
 
 def test_metrics(launch: Launcher) -> None:
     run = launch("train", env=POD)
-    run.until_training()
+    run.until_progress("rank 0's numbers", lambda progress: progress["loss"] is not None)
     families = text_string_to_metric_families(run.get("/metrics").decode())
     found = {
         (sample.name, *sample.labels.values()): sample.value
