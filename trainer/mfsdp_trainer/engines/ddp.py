@@ -19,7 +19,7 @@ class DdpEngine(TorchEngine):
         super().__init__(setup.model, setup.optimizer(setup.model.named_parameters()))
         # All ranks filled in the same numbers: no need to send rank 0's around once more.
         self._ddp = DistributedDataParallel(
-            setup.model, gradient_as_bucket_view=True, init_sync=False, broadcast_buffers=False
+            setup.model, gradient_as_bucket_view=True, init_sync=False, forward_sync_buffers=False
         )
         self._device = setup.world.device.type
         self._dtype = setup.compute_dtype
