@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # `make demo`: a MegatronFSDPJob, applied with kubectl, trained to the end by real pods.
 #
-# Uses the embedded cluster, or the one of KUBECONFIG with images pushed to MFSDP_REGISTRY (and, for
-# the checkpoints, STORAGE_CLASS: one that offers ReadWriteMany; unset: the cluster's default).
+# Uses the embedded cluster, or the one of KUBECONFIG. Then also read from the environment:
+#   MFSDP_REGISTRY   where both images are built for and pushed to, or, instead of it,
+#   MFSDP_IMAGES     two images that the cluster can pull already: "OPERATOR TRAINER"
+#   STORAGE_CLASS    for the checkpoints, one that offers ReadWriteMany; unset: the cluster's default
 # Made anew by each run: the namespace mfsdp-demo. Left in place: all of it, to look around.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +24,9 @@ use_cluster() {
         embedded=false
         command -v helm >/dev/null || die "helm is not on PATH; install it (helm.sh) or unset KUBECONFIG"
         say "Cluster: yours ($(kubectl config current-context))"
-        kubectl version -o json >/dev/null || die "the cluster of KUBECONFIG does not answer"
+        kubectl get --raw /readyz >/dev/null || die "the cluster of KUBECONFIG does not answer"
+        [ -n "${MFSDP_REGISTRY:-}${MFSDP_IMAGES:-}" ] || die "set MFSDP_REGISTRY to a registry that" \
+            "your cluster pulls from (both images are built and pushed), or MFSDP_IMAGES to two images"
         return
     fi
     embedded=true
@@ -32,6 +36,11 @@ use_cluster() {
 }
 
 build_images() {
+    if [ -n "${MFSDP_IMAGES:-}" ]; then
+        read -ra images <<<"$MFSDP_IMAGES"
+        [ ${#images[@]} -eq 2 ] || die "MFSDP_IMAGES must name two images: OPERATOR TRAINER"
+        return
+    fi
     say "Images (the first time the trainer's 6 GB of torch and CUDA libraries, about 5 minutes)"
     if $embedded; then
         mapfile -t images < <("${BED[@]}" images operator trainer)
