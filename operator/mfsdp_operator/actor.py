@@ -55,8 +55,11 @@ class Actor:
         """Do all of it, in order. Raises Refused, or KubeError when the server is out of reach."""
         deletions = [action for action in actions if isinstance(action, DeletePod)]
         await _together([partial(self._delete, job, deletion) for deletion in deletions])
-        for action in actions:
-            await self._act(job, action)
+        try:
+            for action in actions:
+                await self._act(job, action)
+        finally:
+            self._pins.pop(job.uid, None)
 
     async def _act(self, job: JobMeta, action: Action) -> None:
         match action:

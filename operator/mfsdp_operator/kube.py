@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -78,9 +79,9 @@ async def load_config() -> client.Configuration:
     if Path("/var/run/secrets/kubernetes.io/serviceaccount/token").exists():
         config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     else:
-        # Nothing is written back into the user's file.
-        load = config.load_kube_config(client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
-        await load
+        # The library itself looks at KUBECONFIG when it is imported. Nothing is written back.
+        file = os.environ.get("KUBECONFIG") or None
+        await config.load_kube_config(file, None, configuration, persist_config=False)  # type: ignore[no-untyped-call]
     configuration.connection_pool_maxsize = _IN_FLIGHT + 32  # watches hold connections too
     return configuration
 

@@ -22,9 +22,11 @@ from .settings import PREFIX, Settings, SettingsError
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     """Configure kopf, and start the operator proper."""
-    ours = Settings.from_env()
     configure_kopf(settings)
-    memo.runtime = await Runtime.start(ours)
+    memo.runtime = await Runtime.start(Settings.from_env())
+    # A list in pages would end the process when a page comes too late (410), and one in a single
+    # piece takes much memory: from 1.34 on the watch itself begins with what exists.
+    settings.watching.initial_streaming = memo.runtime.server_version >= (1, 34)
 
 
 @kopf.on.cleanup()

@@ -47,6 +47,7 @@ class Runtime:
         self._probes = Probes(settings.http_port, lambda: self.trouble, self._not_ready)
         self.trouble = ""
         """Why the operator cannot go on; empty while it can."""
+        self.server_version = (0, 0)
         self.leading = asyncio.Event()
         """The gate of the workers: everything else runs before it opens."""
 
@@ -58,6 +59,7 @@ class Runtime:
         if settings.http_port:
             await runtime._probes.start()
         await runtime._wait_for_api()
+        runtime.server_version = await kube.server_version()
         runtime._spawn("timers", runtime._timers.run())
         runtime._spawn("progress", runtime._progress.run())
         runtime._spawn("resync", runtime._resync())
