@@ -31,6 +31,15 @@ MIXTURE = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 20,
 }
+GPT2: dict[str, Any] = {
+    "model_type": "gpt2",
+    "vocab_size": 261,
+    "n_embd": 20,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 64,
+    **{f"{place}_pdrop": 0 for place in ("attn", "embd", "resid")},
+}
 GEMMA = {**ODD, "model_type": "gemma3_text", "head_dim": 8}
 
 

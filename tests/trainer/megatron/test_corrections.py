@@ -3,6 +3,7 @@
 The numbers of whole runs are in test_equality.py; these look at single causes.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.trainer.megatron.runs import (
     on_cpu,
     run_on_cpu,
 )
-from tests.trainer.runs import LENGTH, Recorder
+from tests.trainer.runs import LENGTH, Recorder, Result, configuration, run_training
 from torch import nn
 
 from mfsdp_trainer.checkpoint import Position
@@ -257,3 +258,48 @@ def test_a_model_without_layers_is_refused_with_the_way_out(
         )
     config = megatron(text_file, tmp_path, "optim_grads", ranks=2)
     gang.results(2, on_cpu, build_without_layers, config)
+
+
+def _with_unused_norms(config: Any) -> Any:
+    model = build_meta(config)
+    for layer in decoder_layers(model):
+        layer.unused = copy.deepcopy(layer.input_layernorm)
+    # The last module too: the package also takes its output for the model's.
+    model.unused = copy.deepcopy(layer.unused)
+    return model
+
+
+def run_with_unused(world: World, config: TrainerConfig) -> Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mfsdp_trainer.run.build_meta", _with_unused_norms)
+        return run_training(world, config)
+
+
+@pytest.mark.parametrize("strategy", ["optim", "optim_grads_params"])
+def test_a_parameter_without_gradient_does_not_keep_others_from_being_reduced(
+    gang: Gang, text_file: Path, tmp_path: Path, strategy: str
+) -> None:
+    config = megatron(text_file, tmp_path / "a", strategy, ranks=2, micro_batches=3)
+    wanted = gang.results(2, run_on_cpu, config)[0]
+    config = megatron(text_file, tmp_path / "b", strategy, ranks=2, micro_batches=3)
+    found = gang.results(2, on_cpu, run_with_unused, config)[0]
+    assert found.error is None
+    for got, other in zip(found.steps, wanted.steps, strict=True):
+        assert got == pytest.approx(other, abs=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["no_shard", "optim", "optim_grads", "optim_grads_params"])
+def test_bf16_gradients_are_added_up_and_reduced_in_fp32(
+    gang: Gang, text_file: Path, tmp_path: Path, strategy: str
+) -> None:
+    """As under FSDP2, whose policy says so: three micro-batches of two ranks, to six digits."""
+    choice: dict[str, Any] = {
+        "ranks": 2,
+        "micro_batches": 3,
+        "training": {"precision": "bf16", "steps": 1, "warmupSteps": 1},
+    }
+    fsdp2 = configuration(text_file, tmp_path / "a", strategy=strategy, **choice)
+    wanted = gang.results(2, run_training, fsdp2)[0]
+    config = megatron(text_file, tmp_path / "b", strategy, **choice)
+    found = gang.results(2, run_on_cpu, config)[0]
+    assert found.steps[0] == pytest.approx(wanted.steps[0], rel=1e-6)

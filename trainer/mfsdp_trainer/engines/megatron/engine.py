@@ -58,7 +58,9 @@ class MegatronFsdpEngine:
 
     def logits(self, inputs: Tensor) -> Tensor:
         """See `Engine.logits`."""
-        # A tuple: hooks for the backward pass are not put on the tensors of a ModelOutput.
+        # A tuple: in a ModelOutput the package finds no tensors to hang the end of the backward pass
+        # on, where it sees to parameters without a gradient. The rest of their bucket would not be
+        # reduced either.
         logits: Tensor = self._wrapped(input_ids=inputs, use_cache=False, return_dict=False)[0]
         return logits
 
@@ -68,7 +70,6 @@ class MegatronFsdpEngine:
         self._model.eval()
         with torch.no_grad():
             yield
-        self._wrapped.synchronize_param_gather()
         self._model.train()
 
     def clip(self, max_norm: float) -> float:

@@ -117,9 +117,10 @@ def total_norm(parameters: list[nn.Parameter], group: ProcessGroup | None) -> Te
     too, the norm would be too large by the root of their number. None: every rank has all.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    norm = torch.nn.utils.get_total_norm([part for part in gradients if part.numel()])
     if group is None:
         return norm
+    # Of no gradients at all the norm is a zero on the CPU.
     squares = norm.square().to(parameters[0].device)
     dist.all_reduce(squares, group=group)
     return squares.sqrt()
