@@ -37,6 +37,7 @@ def operator() -> str:
     bed = [sys.executable, str(ROOT / "tests/bed"), "images", "operator", "trainer"]
     image, trainer = run(*bed, seconds=1800).split()
     values = {"image.ref": image, "trainerImage": trainer, "settings.progressInterval": "1"}
+    values["settings.pollInterval"] = "0.5"
     install = ["helm", "upgrade", "--install", "mfsdp", "charts/mfsdp-operator"]
     where = ["--namespace", SYSTEM, "--create-namespace", "--take-ownership"]
     chosen = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
