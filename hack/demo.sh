@@ -53,8 +53,11 @@ build_images() {
 
 install_operator() {
     say "Operator: helm upgrade --install mfsdp charts/mfsdp-operator"
+    # The CRD may be there already, by kubectl (Helm takes it over since 3.17).
+    local own=""
+    helm upgrade --help | grep -q -- --take-ownership && own=--take-ownership
     helm upgrade --install mfsdp charts/mfsdp-operator --namespace "$SYSTEM_NAMESPACE" \
-        --create-namespace --wait --timeout 5m --hide-notes \
+        --create-namespace --wait --timeout 5m --hide-notes $own \
         --set "image.ref=${images[0]}" --set "trainerImage=${images[1]}" \
         --set settings.progressInterval=5
 }
