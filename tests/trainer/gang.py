@@ -7,6 +7,7 @@ rank order. An exception of a rank comes back as a result too: a test may want t
 
 import multiprocessing
 import os
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -44,8 +45,7 @@ class _Rank:
                 self._join(size, rendezvous)
                 answer = function(self._world, *arguments)
             except Exception as error:  # noqa: BLE001 - the boundary: handed back to the test
-                error.__cause__ = None
-                answer = Raised(error, traceback.format_exc())
+                answer = Raised(_portable(error), traceback.format_exc())
             self._pipe.send(answer)
 
     def _join(self, size: int, rendezvous: str) -> None:
@@ -69,6 +69,15 @@ class _Rank:
             timeout=timedelta(seconds=120),
         )
         self._world = World.joined(torch.device("cpu"))
+
+
+def _portable(error: Exception) -> Exception:
+    """The exception, or one that tells of it where it cannot be sent to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever its own __reduce__ or __init__ raises
+        return RuntimeError(repr(error))
+    return error
 
 
 def _main(rank: int, pipe: Connection) -> None:
@@ -112,7 +121,10 @@ class Gang:
             state = "ended" if ready else f"gave no answer in {DEADLINE:.0f} s"
             self.stop(kill=True)
             raise AssertionError(f"rank {rank} {state} in {function.__name__}")
-        return pipe.recv()
+        try:
+            return pipe.recv()
+        except EOFError:
+            raise AssertionError(f"rank {rank} died in {function.__name__}") from None
 
     def _start(self) -> None:
         if self._processes:
