@@ -125,6 +125,7 @@ def launch(tmp_path: Path, config: Path) -> Iterator[Launcher]:
         port = free_port()
         errors = tmp_path / f"stderr-{number}"
         log = tmp_path / f"termination-{number}"
+        test = {"MFSDP_TERMINATION_LOG": str(log), "TMPDIR": str(tmp_path)}
         command = [
             *prefix,
             sys.executable,
@@ -139,7 +140,7 @@ def launch(tmp_path: Path, config: Path) -> Iterator[Launcher]:
                 command,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, "MFSDP_TERMINATION_LOG": str(log), **(env or {})},
+                env={**os.environ, **test, **(env or {})},
             )
         started.append(Launch(process, port, errors, log))
         return started[-1]

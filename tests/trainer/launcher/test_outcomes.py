@@ -21,9 +21,10 @@ def check(run: Launch, reason: Reason, *texts: str) -> None:
         assert text in run.outcome()["message"]
 
 
-def test_done(launch: Launcher) -> None:
+def test_done(launch: Launcher, tmp_path: Path) -> None:
     run = launch("done")
     check(run, Reason.DONE)
+    assert not list(tmp_path.glob("mfsdp-*"))
     assert run.outcome() == {"tag": "mfsdp.dev/outcome", "reason": "Done", "message": "", "step": 5}
 
 

@@ -61,6 +61,7 @@ def node(run_file: Path, rank: int, master_port: int, *flags: str) -> Iterator[L
         "MASTER_PORT": str(master_port),
         "MFSDP_CONFIG": str(run_file),
         "MFSDP_TERMINATION_LOG": str(log),
+        "TMPDIR": str(here),
         "OMP_NUM_THREADS": "1",
     }
     command = [str(Path(sys.executable).with_name("mfsdp-train")), f"--set=logging.port={port}"]
