@@ -140,6 +140,13 @@ def one_line(text: str, limit: int = 2000) -> str:
     return joined if len(joined) <= limit else joined[: limit - 1] + "…"
 
 
+def said(error: Exception) -> str:
+    """What a library's exception says, in one line: what is wrong may stand on its second."""
+    text = one_line(str(error), 300)
+    # A KeyError says only the key; some say nothing.
+    return text if text and not isinstance(error, KeyError) else f"{type(error).__name__} {text}"
+
+
 def describe(error: BaseException) -> str:
     """One line for a person: a TrainerError's own message, else the type and its first line."""
     if isinstance(error, TrainerError):

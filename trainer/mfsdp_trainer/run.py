@@ -23,6 +23,7 @@ from .export import export
 from .loop import Loop
 from .meter import Meter
 from .models.architecture import build_meta, parameter_count, read_config
+from .models.fit import require_fit
 from .models.pretrained import PretrainedWeights
 from .models.weights import RandomWeights, Weights
 from .optim import adamw
@@ -72,6 +73,7 @@ def build(config: TrainerConfig, world: World, reporter: Reporter) -> tuple[Loop
     """Data, model, engine and checkpoints, ready to train, and what the model is. Collective."""
     corpus = world.from_first(partial(prepare, config))
     model_config = world.together(lambda: read_config(config.model, corpus.vocabulary))
+    world.together(lambda: require_fit(model_config, config.data.sequence_length))
     model = world.together(lambda: build_meta(model_config))
     identity = _identity(config, corpus, model)
     engine = _engine(config, world, model)

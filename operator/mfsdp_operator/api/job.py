@@ -42,6 +42,8 @@ class Job:
 
 def name_problem(name: str) -> Problem | None:
     """What is wrong with a job's name; None if nothing is."""
+    if not name:
+        return problem("metadata.name", rules.NAME_REQUIRED)
     if len(name) > MAX_JOB_NAME:
         return problem("metadata.name", rules.NAME_LENGTH)
     if not re.fullmatch(rules.NAME_PATTERN, name):
@@ -58,9 +60,14 @@ def parse_meta(manifest: Mapping[str, Any]) -> JobMeta:
         name=str(meta.get("name") or ""),
         uid=str(meta.get("uid") or ""),
         resource_version=str(meta.get("resourceVersion") or ""),
-        generation=int(meta.get("generation") or 0),
+        generation=_whole(meta.get("generation")),
         deleting=bool(meta.get("deletionTimestamp")),
     )
+
+
+def _whole(value: object) -> int:
+    """A number of the API server's; zero for what a person wrote in its place."""
+    return value if isinstance(value, int) else 0
 
 
 def parse_spec(raw: object) -> JobSpec:

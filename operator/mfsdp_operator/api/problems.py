@@ -50,9 +50,11 @@ def describe(error: ValidationError, model: type[BaseModel], root: str) -> tuple
 
 
 def _message(path: FieldPath, sentence: str) -> str:
-    *parents, name = path or ("",)
+    if not path:
+        return sentence.removeprefix("the file ")
+    *parents, name = path
     if right := RIGHT_NAMES.get((field_name(parents), str(name))):
         return misspelt(str(name), right)
     # The line starts with the path already.
     start = field_name(path)
-    return sentence.removeprefix(f"{start}: ").removeprefix(f"{start} ") if path else sentence
+    return sentence.removeprefix(f"{start}: ").removeprefix(f"{start} ")

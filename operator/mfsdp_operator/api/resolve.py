@@ -24,6 +24,7 @@ from . import rules
 from .problems import InvalidSpecError, Problem, describe, problem
 from .spec import JobSpec
 from .template import env_values, has_own_program, template_problems
+from .template_shape import shape_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def spec_problems(spec: JobSpec) -> Iterator[Problem]:
     yield from _sharding_problems(spec)
     yield from _section_problems(spec)
     yield from _place_problems(spec)
-    yield from template_problems(spec.template)
+    # Where a template is wrong in kind, the outline would only say so again.
+    yield from tuple(template_problems(spec.template)) or shape_problems(spec.template)
     engine = spec.use_megatron_fsdp or spec.use_torch_fsdp2
     if engine and "1" in env_values(spec.template, rules.MAX_CONNECTIONS_ENV):
         yield problem("spec.template", rules.MAX_CONNECTIONS)

@@ -29,6 +29,7 @@ RESOURCE_PATTERN: Final = (
     "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 )
 
+NAME_REQUIRED: Final = "is required: give the job a name"
 NAME_LENGTH: Final = (
     f"must have at most {MAX_JOB_NAME} characters: pods are called NAME-ATTEMPT-RANK, and a pod's "
     "name has at most 63"

@@ -3,19 +3,25 @@
 A file may hold other objects beside jobs (a PersistentVolumeClaim, say): they are passed over.
 """
 
+import difflib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from mfsdp_operator.api.job import Job, parse_job
 from mfsdp_operator.api.names import GROUP, KIND
-from mfsdp_operator.api.problems import InvalidSpecError, Problem
+from mfsdp_operator.api.problems import InvalidSpecError, Problem, problem
 from mfsdp_operator.api.resolve import ResolvedJob, resolve, spec_problems
 from mfsdp_operator.builders.overlay import overlay_problems
+from mfsdp_trainer.config.plain import not_finite
 from mfsdp_trainer.config.yaml12 import Document, YamlError, parse_all
 
 from .errors import UserError
+
+_TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
+_TOP_SHOWN: Final = ", ".join(_TOP)
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,10 @@ class JobFile:
     def check(self) -> tuple[Job, ResolvedJob]:
         """The job and what it resolves to. Raises UserError: FILE:LINE and problem, a line each."""
         try:
-            job = parse_job(self.document.value)
+            if problems := tuple(_file_problems(self.document.value)):
+                raise InvalidSpecError(problems)
+            # Its status is the API server's, which ignores what a file says of it.
+            job = parse_job({**self.document.value, "status": None})
             if problems := (*spec_problems(job.spec), *overlay_problems(job.spec.template)):
                 raise InvalidSpecError(problems)
             return job, resolve(job.spec)
@@ -77,6 +86,17 @@ def _documents(file: str, name: str) -> list[Document]:
         raise UserError(f"{name}: not UTF-8 text: {error.reason}") from None
     except YamlError as error:
         raise UserError(f"{name}:{error.line or 1}: {error}") from None
+
+
+def _file_problems(manifest: dict[str, Any]) -> Iterator[Problem]:
+    """What kubectl refuses before it looks at the schema of a job."""
+    for key in manifest:
+        if key not in _TOP:
+            near = difflib.get_close_matches(key.lower(), _TOP, 1)
+            hint = f"did you mean {near[0]}?" if near else f"remove it, or use one of {_TOP_SHOWN}"
+            yield problem(key, f"is not a field: {hint}")
+    if (path := not_finite(manifest)) is not None:
+        yield Problem(path, "must be a finite number")
 
 
 def _not_empty(documents: list[Document]) -> Iterator[Document]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.api.refusals import base
 
@@ -97,6 +97,7 @@ def test_a_wrong_spec_still_has_metadata_and_status() -> None:
         parse_job(manifest)
 
 
+@settings(deadline=None)
 @given(
     nodes=st.integers(1, 64),
     procs=st.integers(1, 8),

@@ -55,6 +55,14 @@ def test_examples_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
         (("kind: MegatronFSDPJob", "kind: MegatronFsdpJob"), 2, "must be MegatronFSDPJob"),
         (("steps: 10", "steps: 10\n    steps: 11"), 12, "steps is set twice, first on line 11"),
         (("metadata:", "metadata"), 4, "not valid YAML"),
+        (("name: small", "labels: {}"), 3, "metadata.name: is required"),
+        (("spec:", "Spec:"), 5, "Spec: is not a field: did you mean spec?"),
+        (("spec:", "other: 1\nspec:"), 5, "other: is not a field: remove it, or use one of api"),
+        (("spec:", "spec: text\nstatus:"), 5, "spec: must be a mapping of fields; got 'text'"),
+        (("llama}", "llama, x: [.nan]}"), 8, "spec.model.config.x[0]: must be a finite number"),
+        (("nodes: 2", "template: {spec: {x: .inf}}"), 7, "template.spec.x: must be a finite"),
+        (("nodes: 2", "nodes: !!set {a}"), 7, "!!set is no kind of value"),
+        (("python-stdlib", '"\\0"'), 9, "spec.data.sources[0].builtin"),
     ],
 )
 def test_problem_has_file_line_field_and_fix(
@@ -134,3 +142,25 @@ def test_render_of_a_program_of_ones_own_says_so(
     )
     assert main(["render", write(tmp_path, own)]) == 1
     assert "program of its own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("trainer", "says"),
+    [
+        ("env: [{name: A, value: 5}]", "env[0].value: must be a string, not 5: put it in quotes"),
+        ('env: [{value: "5"}]', "env[0].name: is required: add it"),
+        ("command: sleep", "command: must be a list, not 'sleep'"),
+        ("command: [sleep, 5]", "command[1]: must be a string, not 5: put it in quotes"),
+    ],
+)
+def test_shapes_in_template_are_those_of_the_api(
+    trainer: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = f"  template: {{spec: {{containers: [{{name: trainer, {trainer}}}]}}}}\n"
+    assert main(["validate", write(tmp_path, JOB + template)]) == 1
+    assert f":14: spec.template.spec.containers[0].{says}" in capsys.readouterr().err
+
+
+def test_what_only_the_api_server_writes_is_not_read(tmp_path: Path) -> None:
+    exported = JOB.replace("  name: small", "  name: small\n  generation: [none]")
+    assert main(["validate", write(tmp_path, exported + "status: {phase: Odd, new: 1}\n")]) == 0

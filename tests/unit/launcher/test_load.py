@@ -99,6 +99,16 @@ def test_what_workers_read_is_the_same(file: Path, tmp_path: Path) -> None:
         ("1e-5", "-1e-5", "10: training.learningRate must be greater than 0.0; got -1e-05"),
         ("1e-5", "fast", "10: training.learningRate must be a number; got 'fast'"),
         ("1e-5", ".nan", "10: training.learningRate must be a finite number; got nan"),
+        (
+            "llama}",
+            "llama, a: {b: [1, .inf]}}",
+            "3: model.config.a.b.1 must be a finite number",
+        ),
+        (
+            "builtin: python-stdlib",
+            'path: "/x\\0y"',
+            "6: data.sources[0].path must not hold control characters; got '/x\\x00y'",
+        ),
         ("steps: 10", "steps: 1.5", "8: training.steps must be a whole number; got 1.5"),
         ("  steps: 10\n", "", "7: training.steps is required: add it"),
         (

@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfsdp_trainer.contract import OUTCOME_MAX_BYTES, Outcome, Reason
@@ -111,6 +111,7 @@ def test_the_newest_step_is_told_where_the_rank_did_not() -> None:
     assert decide(evidence(*DONE, step=12)).step == 12
 
 
+@settings(deadline=None)
 @given(st.text(max_size=2048), st.sampled_from(Reason))
 def test_the_message_fits_whatever_is_in_it(text: str, reason: Reason) -> None:
     outcome = decide(evidence(said(0, reason, text)))

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfsdp_trainer.config.yaml12 import YamlError, parse
@@ -51,6 +51,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcde"), JSON), st.sampled_from([None, 2, "\t"]))
 def test_json_is_yaml(value: dict[str, object], indent: int | str | None) -> None:
     assert parse(json.dumps(value, indent=indent)).value == value
@@ -84,3 +85,44 @@ def test_no_yaml(text: str) -> None:
 def test_nothing_runs() -> None:
     with pytest.raises(YamlError, match="not valid YAML"):
         parse("a: !!python/object/apply:os.getcwd []")
+
+
+DEEP = 3000
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{inner}'] * 9)}]\n"
+    for inner, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("a: 1\nb: !!set {c, d}", 2, "!!set is no kind of value here: remove it"),
+        ("a: !!binary aGVsbG8=", 1, "!!binary is no kind of value"),
+        ("a: !!timestamp hello", 1, "!!timestamp is no kind of value"),
+        ("a: !foo bar", 1, "!foo is no kind of value"),
+        ("a: !!int hello", 1, "'hello' is not what !!int means"),
+        ("a: !!bool hello", 1, "'hello' is not what !!bool means"),
+        ("a: !!float hello", 1, "'hello' is not what !!float means"),
+        ("a:\n  - " + "9" * 5000, 2, "a number of 5000 digits"),
+        ("? [a]\n: b", 1, "a key must be text"),
+        ("a: &a {b: *a}", 1, "nested deeper than 64 levels"),
+        ("a: " + "[" * 80 + "]" * 80, 1, "nested deeper than 64 levels"),
+        ("a: " + "[" * DEEP + "]" * DEEP, None, "nested too deeply"),
+        (LAUGHS, 1, "more than 100,000 values, aliases written out"),
+    ],
+)
+def test_only_what_json_can_say(text: str, line: int | None, says: str) -> None:
+    with pytest.raises(YamlError, match="not valid YAML: ") as caught:
+        parse(text)
+    assert says in str(caught.value)
+    assert caught.value.line == line
+
+
+def test_keys_are_text() -> None:
+    assert parse("1: a\ntrue: b\n1.5: c\n~: d").value == {
+        "1": "a",
+        "true": "b",
+        "1.5": "c",
+        "~": "d",
+    }

@@ -1,6 +1,9 @@
 """Documents from files, and one line for each thing that can be wrong with them."""
 
 import json
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +88,55 @@ def test_a_bad_path_or_file_is_named(tmp_path: Path, name: str, content: Any, me
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         list(documents([DataSource(path=str(tmp_path / name))]))
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}"])
+def test_json_beyond_all_measure_names_its_line(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    source = DataSource.model_validate({"path": str(file), "format": "jsonl"})
+    with pytest.raises(DataError, match=r"x\.jsonl:2: not a line of JSON: "):
+        list(documents([source]))
+
+
+def test_half_a_character_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text(r'{"text": "a\ud800b \ud83d\ude00"}', encoding="utf-8")
+    source = DataSource.model_validate({"path": str(file), "format": "jsonl"})
+    assert list(documents([source])) == ["a\ufffdb \U0001f600"]
+
+
+def test_a_mounted_config_map_counts_once(tmp_path: Path) -> None:
+    hidden = tmp_path / "..2026_01_01"
+    hidden.mkdir()
+    (hidden / "a.txt").write_text("once", encoding="utf-8")
+    (tmp_path / "..data").symlink_to(hidden.name)
+    (tmp_path / "a.txt").symlink_to("..data/a.txt")
+    (tmp_path / "lost+found").mkdir(mode=0)
+    assert list(documents([DataSource(path=str(tmp_path))])) == ["once"]
+
+
+@pytest.fixture
+def shut() -> Iterator[Path]:
+    """A tree with `data/deep/a.txt`, `deep` shut, seen without root's rights."""
+    root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as name:
+        tree = Path(name)
+        tree.chmod(0o755)
+        (tree / "data" / "deep").mkdir(parents=True)
+        (tree / "data" / "deep" / "a.txt").write_text("text", encoding="utf-8")
+        (tree / "data" / "deep").chmod(0)
+        if root:
+            os.seteuid(65534)
+        yield tree
+        if root:
+            os.seteuid(0)
+        (tree / "data" / "deep").chmod(0o700)
+
+
+@pytest.mark.parametrize("path", ["data", "data/deep/*.txt", "data/deep/a.txt"])
+def test_what_may_not_be_read_is_told(shut: Path, path: str) -> None:
+    with pytest.raises(DataError) as caught:
+        list(documents([DataSource(path=str(shut / path))]))
+    assert str(caught.value).startswith("data.sources: ")
+    assert "cannot be read: Permission denied: let the trainer's user read it" in str(caught.value)

@@ -1,5 +1,6 @@
 """Tokenizers that need no download."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,8 @@ def test_wrong_tokenizers_are_told_by_field_and_fix(tmp_path: Path) -> None:
         configured_tokenizer(data(), fresh, [])
     with pytest.raises(DataError, match=r"data\.tokenizer\.path .*nowhere: no such directory"):
         configured_tokenizer(data(path=str(tmp_path / "nowhere")), fresh, [])
+    with pytest.raises(DataError, match=r"model\.path .*: it holds no tokenizer \(tokenizer"):
+        configured_tokenizer(data(), ModelConfig(path=str(tmp_path)), [])
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match=r"model\.path .*: not a tokenizer: "):
         configured_tokenizer(data(), ModelConfig(path=str(tmp_path)), [])
@@ -80,3 +83,12 @@ def test_a_tokenizer_without_an_end_is_refused(tmp_path: Path) -> None:
     endless.save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"has no eos_token to end documents with"):
         load_tokenizer(tmp_path, "model.path")
+
+
+def test_ids_with_holes_count_to_the_last(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    BYTES.transformers.save_pretrained(tmp_path)
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    saved["model"]["vocab"]["far"] = 999
+    file.write_text(json.dumps(saved), encoding="utf-8")
+    assert load_tokenizer(tmp_path, "data.tokenizer.path").vocabulary.size == 1000

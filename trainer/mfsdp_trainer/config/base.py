@@ -1,7 +1,12 @@
 """The common base of every configuration model: camelCase outside, snake_case inside, no typos."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+type PathText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""A path or a pattern of paths. No file system or log does well with control characters in one."""
 
 
 class ConfigModel(BaseModel):

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from .base import ConfigModel
+from .base import ConfigModel, PathText
 
 
 class ResumePolicy(StrEnum):
@@ -17,7 +17,7 @@ class ResumePolicy(StrEnum):
 class CheckpointConfig(ConfigModel):
     """Sharded checkpoints (torch.distributed.checkpoint) and the exported model."""
 
-    path: str = Field(default="/checkpoints", min_length=1, max_length=4096)
+    path: PathText = "/checkpoints"
     """Directory of the checkpoints, the same files from every node. With pvc it is the mount
     point."""
     every_steps: int = Field(default=0, ge=0, le=1_000_000_000)

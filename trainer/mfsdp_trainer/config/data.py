@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from .base import ConfigModel
+from .base import ConfigModel, PathText
 
 
 class DataFormat(StrEnum):
@@ -23,9 +23,9 @@ class Builtin(StrEnum):
 class DataSource(ConfigModel):
     """Files of one format; exactly one of path and builtin."""
 
-    path: str | None = Field(default=None, min_length=1, max_length=4096)
-    """A file, a directory (all files below it) or a glob pattern (** for any depth), read in
-    sorted order."""
+    path: PathText | None = None
+    """A file, a directory (all files below it, but hidden ones) or a glob pattern (** for any
+    depth), read in sorted order."""
     builtin: Builtin | None = None
     """python-stdlib: the source code of the Python standard library in the image, a few MB of real
     text."""
@@ -56,7 +56,7 @@ class TokenizerConfig(ConfigModel):
     kind: TokenizerKind = TokenizerKind.BYTE
     """byte: one token a UTF-8 byte. bpe: trained on the training data when the run starts, once.
     huggingface: a local tokenizer directory, from tokenizer.path or else model.path."""
-    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    path: PathText | None = None
     """huggingface: local directory of the tokenizer."""
     vocab_size: int = Field(default=4096, ge=300, le=1_000_000)
     """bpe: number of tokens to train."""

@@ -3,15 +3,16 @@ config."""
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from .base import ConfigModel
+from .base import ConfigModel, PathText
+from .plain import not_finite
 
 
 class ModelConfig(ConfigModel):
     """A Hugging Face transformers causal language model; exactly one of path and config."""
 
-    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    path: PathText | None = None
     """Local directory with a transformers model: config.json, and safetensors to start from."""
     config: dict[str, Any] | None = None
     """A transformers configuration, e.g. {model_type: llama, hidden_size: 256, ...}: the model
@@ -29,4 +30,7 @@ class ModelConfig(ConfigModel):
             raise ValueError(
                 "model.config.model_type must name a transformers model type, e.g. llama"
             )
+        if (path := not_finite(self.config)) is not None:
+            name = ".".join(map(str, path))
+            raise ValueError(f"model.config.{name} must be a finite number")
         return self

@@ -20,6 +20,7 @@ _LIMITS: Final = {
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must have at least {min_length} entry",
     "too_long": "must have at most {max_length} entries",
+    "string_pattern_mismatch": "must not hold control characters",
     "enum": "must be one of {expected}",
     "finite_number": "must be a finite number",
 }

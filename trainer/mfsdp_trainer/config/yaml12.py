@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import yaml
 
+from .plain import MERGE, PlainCheck
+
 _INT: Final = r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
 _FLOAT: Final = (
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
@@ -42,7 +44,7 @@ class _Loader(yaml.SafeLoader):
         first: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                 if key.value in first:
                     raise YamlError(
                         f"{key.value} is set twice, first on line {first[key.value]}: remove one",
@@ -63,6 +65,7 @@ def _float(loader: _Loader, node: yaml.ScalarNode) -> float:
     return float(re.sub(r"\.(inf|nan)$", r"\1", text))
 
 
+_FORMS: Final = {_name: re.compile(_pattern) for _name, _pattern, _ in _SCALARS}
 for _name, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_pattern})$"), _first
@@ -107,8 +110,7 @@ def parse(text: str) -> Document:
     if text.lstrip().startswith("{"):
         text = text.replace("\t", " ")
     with _loading(text) as loader:
-        root = loader.get_single_node()
-        return Document(None if root is None else loader.construct_document(root), root)
+        return _document(loader, loader.get_single_node())
 
 
 def parse_all(text: str) -> list[Document]:
@@ -116,9 +118,15 @@ def parse_all(text: str) -> list[Document]:
     documents = []
     with _loading(text) as loader:
         while loader.check_node():
-            root = loader.get_node()
-            documents.append(Document(loader.construct_document(root), root))
+            documents.append(_document(loader, loader.get_node()))
     return documents
+
+
+def _document(loader: _Loader, root: yaml.Node | None) -> Document:
+    if root is None:
+        return Document(None, None)
+    PlainCheck(_FORMS).check(root)
+    return Document(loader.construct_document(root), root)
 
 
 @contextmanager
@@ -136,5 +144,7 @@ def _loading(text: str) -> Iterator[_Loader]:
         raise YamlError(f"not valid YAML: {problem}", mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
         raise YamlError(f"not valid YAML: {error}", None) from None
+    except RecursionError:  # of PyYAML, which meets it before we can count
+        raise YamlError("not valid YAML: nested too deeply", None) from None
     finally:
         loader.dispose()

@@ -137,7 +137,7 @@ def _key(depends: object) -> str:
 
 def _find_corpus(data: DataConfig, tokenizer: Tokenizer, root: Path) -> Corpus:
     files = [file for source in data.sources for file in source_files(source)]
-    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    stats = [(str(file), *_size_and_time(file)) for file in files]
     sources = [source.model_dump(mode="json") for source in data.sources]
     depends = [_VERSION, sources, stats, data.validation_fraction, tokenizer.vocabulary.digest]
     directory = root / f"corpus-{_key(depends)}"
@@ -149,6 +149,14 @@ def _find_corpus(data: DataConfig, tokenizer: Tokenizer, root: Path) -> Corpus:
         _log.info("tokens of an earlier start: %s", directory)
     facts = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
     return Corpus(directory=directory, vocabulary=tokenizer.vocabulary, **facts)
+
+
+def _size_and_time(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    return found.st_size, found.st_mtime_ns
 
 
 @dataclass

@@ -5,11 +5,12 @@ file, the line and the fix.
 """
 
 import json
+import os
 import sysconfig
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from mfsdp_trainer.config import DataSource
 from mfsdp_trainer.config.data import DataFormat
@@ -20,27 +21,60 @@ _GLOB: Final = frozenset("*?[")
 
 
 def source_files(source: DataSource) -> list[Path]:
-    """The files of a source, sorted. Raises DataError if there are none."""
+    """The files of a source, sorted. Raises DataError if there are none, or some cannot be seen."""
     if source.path is None:
         return _standard_library()
-    path = Path(source.path)
+    try:
+        return _found(source.path)
+    except OSError as error:
+        raise DataError(
+            f"data.sources: {error.filename or source.path} cannot be read: {error.strerror}: let "
+            "the trainer's user read it, or name another path"
+        ) from error
+
+
+def _found(given: str) -> list[Path]:
+    path = Path(given)
     if path.is_file():
         return [path]
     if path.is_dir():
-        found: Iterator[Path] = path.rglob("*")
-    elif _GLOB & set(source.path):
+        found: Iterator[Path] = _below(path)
+    elif _GLOB & set(given):
         found = _matches(path)
     else:
-        raise DataError(f"data.sources: {source.path} does not exist in the container")
+        problem = "is no file" if path.exists() else "does not exist in the container"
+        raise DataError(f"data.sources: {given} {problem}")
     files = sorted(file for file in found if file.is_file())
     if not files:
-        raise DataError(f"data.sources: no file matches {source.path}")
+        raise DataError(f"data.sources: no file matches {given}")
     return files
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Every file below a directory. Unlike a glob it stops at what it may not see: text that is
+    missing without a word would train another model.
+
+    Hidden entries are no data: a mounted ConfigMap has each file a second time in one. Nor is
+    lost+found, which every new ext4 volume has, and only root may look into.
+    """
+    for parent, directories, names in os.walk(directory, onerror=_stop):
+        directories[:] = [name for name in directories if not _is_hidden(name)]
+        yield from (Path(parent, name) for name in names if not _is_hidden(name))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "lost+found"
+
+
+def _stop(error: OSError) -> NoReturn:
+    raise error
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
     """The files of a glob pattern: the part without wildcards is where it starts."""
     fixed = next(parent for parent in pattern.parents if not _GLOB & set(str(parent)))
+    if fixed.is_dir():
+        os.scandir(fixed).close()  # a glob takes a directory that may not be read for an empty one
     return fixed.glob(str(pattern.relative_to(fixed)))
 
 
@@ -87,7 +121,7 @@ def _jsonl(file: Path, source: DataSource) -> Iterator[str]:
 def _json_text(line: bytes, field: str, where: str) -> str:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers and nesting beyond all measure
         raise DataError(f"{where}: not a line of JSON: {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{where}: a {type(record).__name__} where a JSON object is needed")
@@ -97,4 +131,13 @@ def _json_text(line: bytes, field: str, where: str) -> str:
         raise DataError(
             f"{where}: no text under {field!r} (it has: {keys}): set textField of this data source"
         )
+    return _without_surrogates(text)
+
+
+def _without_surrogates(text: str) -> str:
+    """JSON can escape half a character, which no tokenizer takes: U+FFFD stands for each."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text

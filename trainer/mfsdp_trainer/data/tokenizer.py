@@ -21,13 +21,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from mfsdp_trainer.config import DataConfig, ModelConfig
 from mfsdp_trainer.config.data import TokenizerKind
-from mfsdp_trainer.errors import ConfigError, DataError
+from mfsdp_trainer.errors import ConfigError, DataError, said
 
 from .vocabulary import Vocabulary
 
 _END: Final = "<|endoftext|>"
 _BPE_TRAINING_CHARACTERS: Final = 200_000_000
 """BPE merges are settled long before: more text would cost minutes and memory for nothing."""
+
+_FILES: Final = ("tokenizer*.json", "vocab*", "*.model", "*.tiktoken", "spiece*")
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +54,8 @@ class Tokenizer:
     def vocabulary(self) -> Vocabulary:
         """Size, end token and identity."""
         return Vocabulary(
-            size=len(self.transformers),
+            # Ids may have holes: the count of tokens would be too small.
+            size=max(len(self.transformers), max(self.transformers.get_vocab().values()) + 1),
             end=int(self.transformers.eos_token_id),
             digest=_digest(self.transformers),
         )
@@ -142,11 +145,15 @@ def load_tokenizer(directory: Path, field: str, *, special_as_text: bool = False
     """
     if not directory.is_dir():
         raise DataError(f"{field} {directory}: no such directory in the container")
+    if not any(file for form in _FILES for file in directory.glob(form)):
+        raise DataError(
+            f"{field} {directory}: it holds no tokenizer ({', '.join(_FILES)}): name the directory "
+            "that has one"
+        )
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{field} {directory}: not a tokenizer: {first}") from error
+        raise DataError(f"{field} {directory}: not a tokenizer: {said(error)}") from error
     if tokenizer.eos_token_id is None:
         raise ConfigError(
             f"{field} {directory}: this tokenizer has no eos_token to end documents with: set one "

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from mfsdp_trainer.config import ModelConfig
 from mfsdp_trainer.data.vocabulary import Vocabulary
-from mfsdp_trainer.errors import ConfigError, DataError
+from mfsdp_trainer.errors import ConfigError, DataError, said
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def _from_settings(settings: dict[str, Any], vocabulary: Vocabulary) -> PreTrain
     try:
         return AutoConfig.for_model(kind, **settings)
     except Exception as error:
-        raise ConfigError(f"model.config: transformers refuses it: {_first_line(error)}") from error
+        raise ConfigError(f"model.config: transformers refuses it: {said(error)}") from error
 
 
 def _check_names(settings: dict[str, Any], known: PreTrainedConfig, kind: str) -> None:
@@ -112,7 +112,7 @@ def from_directory(directory: Path) -> PreTrainedConfig:
     except json.JSONDecodeError as error:
         raise DataError(f"{file}:{error.lineno}: not JSON: {error.msg}") from error
     except Exception as error:
-        raise DataError(f"{file}: transformers cannot read it: {_first_line(error)}") from error
+        raise DataError(f"{file}: transformers cannot read it: {said(error)}") from error
     return config
 
 
@@ -128,7 +128,7 @@ def build_meta(config: PreTrainedConfig) -> PreTrainedModel:
     except Exception as error:
         raise ConfigError(
             f"model: transformers cannot build a causal language model of type "
-            f"{config.model_type} from this configuration: {_first_line(error)}"
+            f"{config.model_type} from this configuration: {said(error)}"
         ) from error
     model.train()
     return model
@@ -152,8 +152,3 @@ def is_tied(model: PreTrainedModel) -> bool:
 def parameter_count(model: nn.Module) -> int:
     """Trained numbers of the whole model; tied ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -20,7 +20,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming
 from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils.loading_report import LoadStateDictInfo
 
-from mfsdp_trainer.errors import DataError
+from mfsdp_trainer.errors import DataError, said
 
 from .initialise import Recipes
 from .weights import assign, materialise
@@ -88,8 +88,9 @@ class PretrainedWeights:
         try:
             info, _ = model._load_pretrained_model(model, None, [*map(str, self._files)], config)
         except Exception as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise DataError(f"model.path {self._directory}: cannot be loaded: {first}") from error
+            raise DataError(
+                f"model.path {self._directory}: cannot be loaded: {said(error)}"
+            ) from error
         self._require_fit(info)
         return {slot: tensor for slot, tensor in _slots(model) if tensor is not before[slot]}
 

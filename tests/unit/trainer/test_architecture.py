@@ -1,0 +1,68 @@
+"""Models that transformers would build and that cannot compute: told before the first step."""
+
+from typing import Any
+
+import pytest
+
+from mfsdp_trainer.config import ModelConfig
+from mfsdp_trainer.data.tokenizer import byte_tokenizer
+from mfsdp_trainer.errors import ConfigError
+from mfsdp_trainer.models.architecture import read_config
+from mfsdp_trainer.models.fit import require_fit
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 16}
+OPT = {
+    "model_type": "opt",
+    "hidden_size": 32,
+    "ffn_dim": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 16,
+    "word_embed_proj_dim": 32,
+}
+MOE = LLAMA | {"model_type": "mixtral", "num_local_experts": 4}
+
+
+def fit(settings: dict[str, Any], length: int) -> None:
+    config = read_config(ModelConfig(config=settings), byte_tokenizer().vocabulary)
+    require_fit(config, length)
+
+
+@pytest.mark.parametrize("settings", [LLAMA, GPT2, OPT, MOE])
+def test_sound_models_pass(settings: dict[str, Any]) -> None:
+    fit(settings, 16)
+
+
+def test_rotated_positions_have_no_end() -> None:
+    fit(LLAMA | {"max_position_embeddings": 16}, 64)
+
+
+@pytest.mark.parametrize("settings", [GPT2, OPT])
+def test_a_sequence_longer_than_the_learned_positions(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"data\.sequenceLength 17 is longer than the 16 pos"):
+        fit(settings, 17)
+
+
+def test_heads_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match=r"model: llama cannot compute .* sizes do not fit"):
+        fit(LLAMA | {"num_key_value_heads": 3}, 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"vocab_size": "300"}, "'vocab_size' expected int, got str"),
+        ({"hidden_size": 33}, "hidden size .33. is not a multiple"),
+    ],
+)
+def test_what_transformers_says_is_told_whole(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=f"model.config: transformers refuses it: .*{says}"):
+        fit(LLAMA | settings, 16)
