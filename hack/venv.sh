@@ -17,7 +17,7 @@ is_new_enough() {
 find_python() {
     local candidate
     for candidate in ${PYTHON:-} python3.13 python3.12 python3.14 python3 \
-        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[234]*/bin/python3; do
+        "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1{3,2,4}.*/bin/python3; do
         if is_new_enough "$candidate"; then
             command -v "$candidate"
             return

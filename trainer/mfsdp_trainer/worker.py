@@ -1,4 +1,4 @@
-"""One process of the gang: what the elastic agent starts as `python -m mfsdp_trainer.worker`.
+"""One process of the gang: what PID 1 starts as `python -m mfsdp_trainer.worker`.
 
 Reads torchrun's environment, MFSDP_CONFIG and MFSDP_RUN_DIR, trains, and leaves its outcome in the
 run directory. Its exit code is the outcome's.

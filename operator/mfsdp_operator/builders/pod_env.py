@@ -72,7 +72,7 @@ def library_env(spec: JobSpec, resolved: ResolvedJob, pod: Mapping[str, Any]) ->
     if not resolved.own_program:
         # Workers that have not ended by then are killed while there is time left to say why.
         grace = int(pod.get("terminationGracePeriodSeconds") or 0)
-        env["MFSDP_STOP_TIMEOUT"] = str(max(grace - _LAST_WORDS_SECONDS, 1))
+        env[Env.STOP_TIMEOUT] = str(max(grace - _LAST_WORDS_SECONDS, 1))
     if not pod.get("hostNetwork"):
         # gloo looks its address up by host name, which in a pod may resolve to another interface.
         env["GLOO_SOCKET_IFNAME"] = "eth0"

@@ -10,7 +10,6 @@ from typing import Final
 from mfsdp_trainer.contract import Env, Phase
 from mfsdp_trainer.errors import ConfigError
 
-STOP_TIMEOUT_ENV: Final = "MFSDP_STOP_TIMEOUT"
 _HOUR: Final = 3600.0
 
 HANG_LIMITS: Final[Mapping[Phase, float]] = MappingProxyType(
@@ -89,7 +88,7 @@ def limits_from_env() -> Limits:
     """Limits with those that the environment sets. Raises ConfigError."""
     return Limits(
         rendezvous=env_number(Env.RENDEZVOUS_TIMEOUT, Limits.rendezvous),
-        stop=env_number(STOP_TIMEOUT_ENV, Limits.stop),
+        stop=env_number(Env.STOP_TIMEOUT, Limits.stop),
     )
 
 
