@@ -8,10 +8,9 @@ from typing import Any, Final
 from mfsdp_operator.api.job import JobMeta
 from mfsdp_operator.api.names import pod_name, service_name
 from mfsdp_operator.api.resolve import ResolvedJob
+from mfsdp_operator.api.rules import MASTER_PORT
 from mfsdp_operator.api.spec import JobSpec
 from mfsdp_trainer.contract import CONFIG_FILE, Env
-
-MASTER_PORT: Final = 29500
 
 _LAST_WORDS_SECONDS: Final = 15
 
@@ -72,7 +71,7 @@ def library_env(spec: JobSpec, resolved: ResolvedJob, pod: Mapping[str, Any]) ->
     if not resolved.own_program:
         # Workers that have not ended by then are killed while there is time left to say why.
         grace = int(pod.get("terminationGracePeriodSeconds") or 0)
-        env[Env.STOP_TIMEOUT] = str(max(grace - _LAST_WORDS_SECONDS, 1))
+        env[Env.STOP_TIMEOUT.value] = str(max(grace - _LAST_WORDS_SECONDS, 1))
     if not pod.get("hostNetwork"):
         # gloo looks its address up by host name, which in a pod may resolve to another interface.
         env["GLOO_SOCKET_IFNAME"] = "eth0"

@@ -4,9 +4,9 @@ from typing import Any
 
 from mfsdp_operator.api.job import JobMeta
 from mfsdp_operator.api.names import LABEL_JOB_UID, service_name
+from mfsdp_operator.api.rules import MASTER_PORT
 
 from .meta import child_metadata
-from .pod_env import MASTER_PORT
 
 
 def build_service(job: JobMeta) -> dict[str, Any]:
