@@ -1,22 +1,26 @@
 """Checkpoints of Megatron FSDP: any world size, strategy and engine goes on from any other's."""
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from tests.trainer.gang import Gang
 from tests.trainer.megatron.runs import ODD, built, digest, megatron, on_cpu, run_on_cpu
 from tests.trainer.runs import LENGTH, configuration
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from transformers import AutoModelForCausalLM
 
-from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.config import ShardingStrategy, TrainerConfig
 from mfsdp_trainer.errors import PreemptedError
 from mfsdp_trainer.world import World
 
 STOP = 3
+OPTIM = ShardingStrategy.OPTIM
 SAVED = [
     # engine, strategy, ranks, copies, precision
     pytest.param("megatron", "no_shard", 1, 1, "fp32", marks=pytest.mark.soak),
@@ -138,6 +142,35 @@ def test_is_bit_identical_on_the_same_ranks_in_bf16_too(
     resumed = gang.results(ranks, run_on_cpu, halves)[0]
     assert resumed.resumed_from == STOP
     assert resumed.steps == undisturbed.steps[STOP:]
+
+
+def saved_in_the_background(world: World, config: TrainerConfig, target: Path) -> bool:
+    """Whether a copy that is saved later is what was saved at once, on another strategy."""
+    loop = built(world, config)
+    loop.checkpoints.resume(loop.engine)
+    wanted = digest(loop)
+    stager = DefaultStager(StagingOptions(False, False, False, False))
+    with warnings.catch_warnings(action="ignore"):
+        saving = dcp.async_save(
+            loop.engine.state(),
+            storage_writer=dcp.FileSystemWriter(target),
+            process_group=world.storage,
+            async_stager=stager,
+        )
+        saving.result()
+        other = built(world, config.model_copy(update={"data_parallel_sharding_strategy": OPTIM}))
+        dcp.load(other.engine.state(), storage_reader=dcp.FileSystemReader(target))
+    found = digest(other)
+    return all(torch.equal(tensor, found[name]) for name, tensor in wanted.items())
+
+
+def test_a_copy_for_a_save_in_the_background_knows_its_rows(
+    gang: Gang, stopped: Stopped, text_file: Path, tmp_path: Path
+) -> None:
+    path = stopped("megatron", "optim", 2, 1, "fp32")
+    chosen = config("megatron", text_file, path, "optim_grads_params", ranks=2)
+    answers = gang.results(2, on_cpu, saved_in_the_background, chosen, tmp_path / "later")
+    assert answers == [True, True]
 
 
 def logits(world: World, config: TrainerConfig, spoke_before: bool) -> torch.Tensor:

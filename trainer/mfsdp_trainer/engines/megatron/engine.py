@@ -58,9 +58,9 @@ class MegatronFsdpEngine:
 
     def logits(self, inputs: Tensor) -> Tensor:
         """See `Engine.logits`."""
-        # A tuple: in a ModelOutput the package finds no tensors to hang the end of the backward pass
-        # on, where it sees to parameters without a gradient. The rest of their bucket would not be
-        # reduced either.
+        # A tuple: in a ModelOutput the package finds no tensors to hang the end of the backward
+        # pass on, where it sees to parameters without a gradient. The rest of their bucket would
+        # not be reduced either.
         logits: Tensor = self._wrapped(input_ids=inputs, use_cache=False, return_dict=False)[0]
         return logits
 

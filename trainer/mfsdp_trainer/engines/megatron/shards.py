@@ -56,15 +56,23 @@ class Shard:
         return full
 
     def placed(self, local: Tensor) -> DTensor:
-        """A tensor of the shape of `parameter` as the part of a whole that it is, to be saved."""
+        """A tensor of the shape of `parameter` as the part of a whole that it is, to be saved.
+
+        Of torch's ways to copy it for a save in the background, only `DefaultStager` keeps what
+        part it is.
+        """
+        local = local.detach()
+        # A DTensor takes the offset in memory from the tensor that it is made of, and what copies
+        # checkpoints for a save in the background then takes it for a tensor with memory.
         tensor = DTensor.from_local(
-            local.detach(),
+            torch.empty_like(local[:0]),
             self.whole.device_mesh,
             self.whole.placements,
             run_check=False,
             shape=self.whole.shape,
             stride=self.whole.stride(),
         )
+        tensor._local_tensor = local
         chunk = ChunkStorageMetadata(
             torch.Size([self.first_row, *[0] * (local.dim() - 1)]), local.shape
         )

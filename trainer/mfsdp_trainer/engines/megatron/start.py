@@ -45,8 +45,8 @@ def place(
     """Take a meta model to its device: buffers from the twin, parameters of undefined value.
 
     Parameters take the dtype of the computation, buffers keep theirs: rotary frequencies in bf16
-    are off by a whole turn after a thousand positions. Without `memory` all elements of a
-    parameter are one and the same, for a wrapper that replaces them.
+    are so far off after a thousand positions that a cosine is wrong by 0.9. Without `memory` all
+    elements of a parameter are one and the same, for a wrapper that replaces them.
     """
     placed: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
