@@ -119,10 +119,15 @@ def cases(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], type, s
             ConfigError,
             "model.config: transformers refuses it: ",
         ),
+        "sizes that do not fit": (
+            {"model": {"config": {**TINY, "num_key_value_heads": 3}}},
+            ConfigError,
+            "model: llama cannot compute with this configuration: its sizes do not fit each other",
+        ),
         "path is a file": (
             {"checkpoint": {"path": str(text)}},
             CheckpointError,
-            f"checkpoint.path {text}: cannot write the tokenised data there: Not a directory",
+            f"checkpoint.path: cannot write {text}: File exists: give it a volume with room",
         ),
     }
 
@@ -137,6 +142,7 @@ def cases(tmp_path: Path, text: Path) -> dict[str, tuple[dict[str, Any], type, s
         "misspelt setting",
         "vocabulary too small",
         "impossible model",
+        "sizes that do not fit",
         "path is a file",
     ],
 )

@@ -118,6 +118,9 @@ def test_stopped_it_checkpoints_and_the_next_run_goes_on(tmp_path: Path) -> None
     job = job_file(tmp_path, training={"steps": steps, "globalBatchSize": 4, "precision": "fp32"})
     run = Local(job, "--nproc", "1")
     run.until(rf"step [1-9]\d*/{steps}")
+    second = Local(job, "--nproc", "1")
+    assert second.end() == 1, second.text
+    assert "run is in use by another run" in "".join(second.err)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.end() == ExitCode.PREEMPTED, run.text
     assert "Preempted" in "".join(run.err)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from tests.trainer.gang import Gang
-from tests.trainer.runs import TINY, Recorder, configuration, run_training, whole
+from tests.trainer.runs import TINY, Recorder, Result, configuration, run_training, whole
 
 from mfsdp_trainer.checkpoint.manifest import read_manifest
+from mfsdp_trainer.claim import claimed
 from mfsdp_trainer.config import TrainerConfig
-from mfsdp_trainer.contract import Reason
+from mfsdp_trainer.contract import Env, Reason
 from mfsdp_trainer.errors import CheckpointError, ConfigError, PreemptedError
 from mfsdp_trainer.run import build, train
 from mfsdp_trainer.world import World
@@ -202,6 +203,14 @@ def test_keeps_the_newest_and_points_to_it(stopped: Path) -> None:
             },
             "step-00000003 is of a model with other parameters",
         ),
+        (
+            {"model": {"config": {**TINY, "num_attention_heads": 2, "num_key_value_heads": 1}}},
+            "step-00000003 is of a model with the same parameters but other heads",
+        ),
+        (
+            {"training": {"steps": 2}},
+            "training.steps is 2, but checkpoint.path",
+        ),
     ],
 )
 def test_refuses_checkpoints_of_another_run(
@@ -211,6 +220,33 @@ def test_refuses_checkpoints_of_another_run(
     for result in gang.results(2, run_training, config(text_file, path, "optim", 2, **changes)):
         assert isinstance(result.error, ConfigError), result.error
         assert message in str(result.error)
+
+
+@pytest.mark.parametrize(("job", "goes_on"), [("a", True), ("b", False)])
+def test_never_resumes_only_the_job_s_own_earlier_attempt(
+    gang: Gang, text_file: Path, tmp_path: Path, job: str, goes_on: bool
+) -> None:
+    chosen = config(text_file, tmp_path, "ddp", 1, checkpoint={"resume": "never"})
+    assert gang.results(1, train_as_job, chosen, "a", 2)[0].error is not None
+    result = gang.results(1, train_as_job, chosen, job)[0]
+    assert result.resumed_from == (2 if goes_on else None)
+    assert goes_on or isinstance(result.error, ConfigError), result.error
+
+
+def train_as_job(
+    world: World, config: TrainerConfig, job: str, stop_after: int | None = None
+) -> Result:
+    """A run of a job with that uid."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(Env.JOB_UID, job)
+        return run_training(world, config, stop_after)
+
+
+def test_a_directory_in_use_ends_every_rank(gang: Gang, text_file: Path, tmp_path: Path) -> None:
+    with claimed(tmp_path):
+        for result in gang.results(2, run_training, config(text_file, tmp_path, "optim", 2)):
+            assert isinstance(result.error, CheckpointError), result.error
+            assert f"checkpoint.path: {tmp_path} is in use by another run" in str(result.error)
 
 
 class FullDisk(Recorder):

@@ -25,6 +25,14 @@ def write_durably(path: Path, text: str) -> None:
     sync(path.parent)
 
 
+def remove(path: Path) -> None:
+    """Remove a file, or a directory and all in it as far as it can be; nothing there is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def scratch_directory(target: Path) -> Iterator[Path]:
     """An empty directory beside `target` to fill and publish; what is left of it is removed.
@@ -32,7 +40,7 @@ def scratch_directory(target: Path) -> Iterator[Path]:
     So is what a killed process left there. For one process of a run alone, rank 0.
     """
     for left in target.parent.glob(f".{target.name}.[0-9]*"):
-        shutil.rmtree(left, ignore_errors=True)
+        remove(left)
     scratch = target.with_name(f".{target.name}.{os.getpid()}")
     scratch.mkdir(parents=True)
     try:
@@ -47,9 +55,9 @@ def publish_directory(scratch: Path, target: Path) -> None:
         sync(file)
     sync(scratch)
     replaced = target.with_name(f".{target.name}.replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
+    remove(replaced)
     if target.exists():
         target.rename(replaced)
     scratch.rename(target)
     sync(target.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
+    remove(replaced)

@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from .checkpoint import Checkpoints, Position
 from .checkpoint.manifest import Identity
+from .checkpoint.sole import sole_run
 from .config import TrainerConfig
 from .contract import Phase
 from .data.batches import MicroBatch, Share, TrainingData, held_out_batches
@@ -22,7 +23,7 @@ from .errors import ConfigError
 from .export import export
 from .loop import Loop
 from .meter import Meter
-from .models.architecture import build_meta, parameter_count, read_config
+from .models.architecture import build_meta, computation, parameter_count, read_config
 from .models.fit import require_fit
 from .models.pretrained import PretrainedWeights
 from .models.weights import RandomWeights, Weights
@@ -57,16 +58,28 @@ def train(config: TrainerConfig, world: World, reporter: Reporter) -> Position:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     reporter.phase(Phase.LOADING)
-    loop, model_config = build(config, world, reporter)
-    start = loop.checkpoints.resume(loop.engine)
-    if start is not None:
-        reporter.progress(resumed_from_step=start.step, checkpoint_step=start.step)
-        _say(world, "goes on from the checkpoint of step %d", start.step)
-    end = loop.run(start or Position(step=0, consumed=0))
-    if config.checkpoint.export:
-        _export(loop, model_config)
+    with sole_run(Path(config.checkpoint.path), world):
+        loop, model_config = build(config, world, reporter)
+        end = loop.run(_resume(loop) or Position(step=0, consumed=0))
+        if config.checkpoint.export:
+            _export(loop, model_config)
     reporter.phase(Phase.DONE)
     return end
+
+
+def _resume(loop: Loop) -> Position | None:
+    """The state of the newest checkpoint, loaded. Raises ConfigError if it is past the end."""
+    start, steps = loop.checkpoints.resume(loop.engine), loop.config.training.steps
+    if start is None:
+        return None
+    if start.step > steps:
+        raise ConfigError(
+            f"training.steps is {steps}, but checkpoint.path {loop.config.checkpoint.path} holds "
+            f"step {start.step} of a longer run: raise steps, or choose another path"
+        )
+    loop.reporter.progress(resumed_from_step=start.step, checkpoint_step=start.step)
+    _say(loop.world, "goes on from the checkpoint of step %d", start.step)
+    return start
 
 
 def build(config: TrainerConfig, world: World, reporter: Reporter) -> tuple[Loop, PreTrainedConfig]:
@@ -135,7 +148,10 @@ def _identity(config: TrainerConfig, corpus: Corpus, model: PreTrainedModel) -> 
     shapes = sorted((name, list(parameter.shape)) for name, parameter in model.named_parameters())
     order = [corpus.digest, config.data.sequence_length, config.training.seed]
     return Identity(
-        parameters=_digest(shapes), tokenizer=corpus.vocabulary.digest, order=_digest(order)
+        parameters=_digest(shapes),
+        architecture=_digest(computation(model.config)),
+        tokenizer=corpus.vocabulary.digest,
+        order=_digest(order),
     )
 
 

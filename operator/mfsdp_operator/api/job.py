@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mfsdp_trainer.config.plain import MAX_DEPTH, is_too_deep
+
 from . import rules
 from .names import API_VERSION, KIND, MAX_JOB_NAME
 from .problems import InvalidSpecError, Problem, describe, problem
@@ -72,6 +74,8 @@ def _whole(value: object) -> int:
 
 def parse_spec(raw: object) -> JobSpec:
     """The spec of a manifest. Raises InvalidSpecError with a line for every problem."""
+    if is_too_deep(raw):
+        raise InvalidSpecError([problem("spec", f"must not nest deeper than {MAX_DEPTH} levels")])
     # Through JSON and strictly: as the API server, it takes "2" for no number, and a field by its
     # outside name only.
     text = json.dumps(_as_stored({} if raw is None else raw))

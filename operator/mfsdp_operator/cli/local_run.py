@@ -14,11 +14,13 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from mfsdp_trainer.claim import ClaimedError, claimed
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.config.load import dump_config
 from mfsdp_trainer.contract import Progress
 
 from .display import open_display
+from .errors import UserError
 from .snapshot import Snapshot, printable
 
 _POLL_SECONDS: Final = 0.5
@@ -48,8 +50,23 @@ class Run:
         self.log = directory / "train.log"
 
     def train(self, *, verbose: bool) -> int:
-        """Train to the end; the trainer's exit code. Ctrl-C: it checkpoints, then ends."""
-        Path(self._config.checkpoint.path).mkdir(parents=True, exist_ok=True)
+        """Train to the end; the trainer's exit code. Ctrl-C: it checkpoints, then ends.
+
+        Raises UserError where the directory cannot be used.
+        """
+        try:
+            Path(self._config.checkpoint.path).mkdir(parents=True, exist_ok=True)
+            with claimed(self._directory):
+                return self._train(verbose=verbose)
+        except ClaimedError as error:
+            raise UserError(f"--dir: {error}") from None
+        except OSError as error:
+            raise UserError(
+                f"--dir {self._directory}: cannot write {error.filename or 'there'}: "
+                f"{error.strerror}: choose another directory with --dir"
+            ) from error
+
+    def _train(self, *, verbose: bool) -> int:
         file = self._directory / "config.yaml"
         file.write_text(dump_config(self._config), encoding="utf-8")
         if verbose:

@@ -116,3 +116,14 @@ def test_batch_arithmetic(nodes: int, procs: int, micro: int, micro_batches: int
     resolved = resolve(job)
     assert resolved.sharding.micro_batches == micro_batches + off // step
     assert isinstance(resolved.trainer, TrainerConfig)
+
+
+@pytest.mark.parametrize("field", ["model", "template"])
+def test_what_nests_beyond_all_measure_is_a_problem_not_a_fault(field: str) -> None:
+    """The API server takes thousands of levels, where Python's recursion would end."""
+    deep: Any = []
+    for _ in range(3000):
+        deep = [deep]
+    value = {"model": {"config": {"model_type": "llama", "x": deep}}, "template": {"spec": deep}}
+    with pytest.raises(InvalidSpecError, match="spec: must not nest deeper than 64 levels"):
+        parse_spec(spec(**{field: value[field]}))

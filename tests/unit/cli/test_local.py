@@ -7,6 +7,7 @@ import pytest
 from mfsdp_operator.api.job import parse_spec
 from mfsdp_operator.cli.errors import UserError
 from mfsdp_operator.cli.local import Options, here
+from mfsdp_operator.cli.local_run import Run
 from mfsdp_operator.cli.main import main
 
 SPEC = {
@@ -86,3 +87,10 @@ def test_wrong_flags_are_told(
         main(["local", "job.yaml", *arguments])
     assert caught.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    config = here(parse_spec(SPEC), tmp_path / "run", Options())
+    with pytest.raises(UserError, match=r"--dir .*/run: cannot write .*: Not a directory: choose"):
+        Run("small", tmp_path / "run", config, {}).train(verbose=False)

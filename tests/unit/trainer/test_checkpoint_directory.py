@@ -50,6 +50,23 @@ def test_steps_of_a_run_that_was_started_over_do_not_win(tmp_path: Path) -> None
     assert names(tmp_path) == ["step-00000005"]
 
 
+def test_what_stands_in_the_way_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".saving-step-00000001-attempt-0").write_text("a file")
+    (tmp_path / ".step-00000001.replaced").write_text("a file")
+    save(tmp_path, 1)
+    assert names(tmp_path) == ["step-00000001"]
+    assert not list(tmp_path.glob(".s*"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"step":5', '"step":-5'), ('"format":1', '"format":2'), ("}", "")]
+)
+def test_a_manifest_that_cannot_be_is_none(tmp_path: Path, old: str, new: str) -> None:
+    file = save(tmp_path, 5) / "checkpoint.json"
+    file.write_text(file.read_text().replace(old, new))
+    assert read_manifest(file.parent) is None
+
+
 def test_a_torn_one_is_no_checkpoint_and_goes_with_the_next(tmp_path: Path) -> None:
     save(tmp_path, 1)
     torn = directory.begin(tmp_path, 2)

@@ -73,6 +73,20 @@ def test_a_bpe_tokenizer_outlives_growing_text(texts: Path, tmp_path: Path) -> N
     assert prepare(config(texts, tmp_path, **bpe)).vocabulary == first.vocabulary
 
 
+@pytest.mark.parametrize("name", ["train.bin", "corpus.json"])
+@pytest.mark.parametrize("contents", [None, b"", b"{}"])
+def test_a_damaged_one_is_made_again(
+    texts: Path, tmp_path: Path, name: str, contents: bytes | None
+) -> None:
+    first = prepare(config(texts, tmp_path))
+    whole = (first.directory / "train.bin").read_bytes()
+    (first.directory / name).unlink()
+    if contents is not None:
+        (first.directory / name).write_bytes(contents)
+    assert prepare(config(texts, tmp_path)) == first
+    assert (first.directory / "train.bin").read_bytes() == whole
+
+
 def test_a_file_that_other_nodes_do_not_see_is_told(texts: Path, tmp_path: Path) -> None:
     corpus = prepare(config(texts, tmp_path))
     (corpus.directory / "train.bin").unlink()

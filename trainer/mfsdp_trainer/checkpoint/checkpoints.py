@@ -51,6 +51,7 @@ class Checkpoints:
             identity=self._identity,
             world_size=self._world.size,
             attempt=directory.attempt(),
+            job=directory.job(),
             files=files,
         )
         keep = self._config.keep
@@ -71,7 +72,7 @@ class Checkpoints:
         must not go on from, CheckpointError if none of several can be read.
         """
         found = self._world.from_first(lambda: directory.complete(self._root))
-        if found and self._config.resume is ResumePolicy.NEVER:
+        if found and self._config.resume is ResumePolicy.NEVER and not self._own(found[0]):
             raise ConfigError(
                 f"checkpoint.resume is never, but {self._root} holds {found[0].name}: choose an "
                 "empty checkpoint.path, or resume: auto"
@@ -87,11 +88,16 @@ class Checkpoints:
             )
         return None
 
+    def _own(self, newest: Path) -> bool:
+        """Whether an earlier attempt of this very job wrote it: that is no start over."""
+        manifest = self._world.from_first(lambda: read_manifest(newest))
+        return manifest is not None and manifest.job != "" and manifest.job == directory.job()
+
     def _try(self, candidate: Path, engine: Engine) -> Position | None:
         """Load a checkpoint, or say why not."""
         manifest = self._world.from_first(lambda: read_manifest(candidate))
         if manifest is None:
-            self._skip(candidate, "checkpoint.json is missing or unreadable")
+            self._skip(candidate, "checkpoint.json is missing, unreadable or of another version")
             return None
         self._require_same(manifest, candidate)
         reports = self._world.gather(
@@ -115,6 +121,12 @@ class Checkpoints:
             raise ConfigError(
                 f"checkpoint.path: {candidate} is of a model with other parameters: choose another "
                 "path, or the model it was trained with"
+            )
+        if saved.architecture and saved.architecture != ours.architecture:
+            raise ConfigError(
+                f"checkpoint.path: {candidate} is of a model with the same parameters but other "
+                "heads, experts or activation: choose another path, or the model it was trained "
+                "with"
             )
         if saved.tokenizer != ours.tokenizer:
             raise ConfigError(

@@ -15,7 +15,7 @@ from typing import Final
 
 from mfsdp_trainer.contract import Env
 from mfsdp_trainer.errors import CheckpointError
-from mfsdp_trainer.files import publish_directory, write_durably
+from mfsdp_trainer.files import publish_directory, remove, write_durably
 
 from .manifest import MANIFEST, Manifest
 
@@ -45,6 +45,11 @@ def attempt() -> str:
     return os.environ.get(Env.ATTEMPT) or "0"
 
 
+def job() -> str:
+    """The job that this process belongs to; empty for a run by hand."""
+    return os.environ.get(Env.JOB_UID) or ""
+
+
 def complete(root: Path) -> list[Path]:
     """The complete checkpoints, newest first."""
     if not root.is_dir():
@@ -65,7 +70,7 @@ def begin(root: Path, step: int) -> Path:
     with explained(root):
         root.mkdir(parents=True, exist_ok=True)
         for torn in root.glob(".saving-*"):
-            shutil.rmtree(torn, ignore_errors=True)
+            remove(torn)
         scratch = root / f".saving-step-{step:08d}-attempt-{attempt()}"
         scratch.mkdir()
     return scratch

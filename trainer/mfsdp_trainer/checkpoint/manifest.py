@@ -2,9 +2,9 @@
 
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from mfsdp_trainer.config.base import ConfigModel
 
@@ -15,9 +15,9 @@ _CHUNK: Final = 1 << 24
 class Position(ConfigModel):
     """Where a run stands between two steps."""
 
-    step: int
+    step: int = Field(ge=0)
     """Finished optimizer steps."""
-    consumed: int
+    consumed: int = Field(ge=0)
     """Training sequences consumed over all ranks: the place in the data's order."""
 
 
@@ -26,6 +26,8 @@ class Identity(ConfigModel):
 
     parameters: str
     """Digest of the parameters' names and shapes."""
+    architecture: str = ""
+    """Digest of what else decides what the parameters compute; empty in older checkpoints."""
     tokenizer: str
     """Digest of the tokenizer."""
     order: str
@@ -42,13 +44,15 @@ class FileSum(ConfigModel):
 class Manifest(ConfigModel):
     """The file checkpoint.json, written last."""
 
-    format: int = 1
+    format: Literal[1] = 1
     position: Position
     identity: Identity
     world_size: int
     """Processes that wrote it; any number may read it."""
     attempt: str
     """Which attempt of the job wrote it."""
+    job: str = ""
+    """Which job; empty for a run by hand."""
     files: dict[str, FileSum]
     """Every other file of the directory."""
 

@@ -14,7 +14,7 @@ import yaml
 _TAG: Final = "tag:yaml.org,2002:"
 MERGE: Final = f"{_TAG}merge"
 _COLLECTIONS: Final = frozenset({f"{_TAG}map", f"{_TAG}seq"})
-_MAX_DEPTH: Final = 64
+MAX_DEPTH: Final = 64
 _MAX_VALUES: Final = 100_000
 _MAX_DIGITS: Final = 300
 """Digits of a whole number: more than any float holds, so nothing could be meant by it."""
@@ -30,8 +30,8 @@ class PlainCheck:
     def check(self, node: yaml.Node, depth: int = 0) -> None:
         """Raises MarkedYAMLError at the first value that is not plain. Makes every key a text."""
         self._values += 1
-        if depth > _MAX_DEPTH:
-            raise _refusal(node, f"nested deeper than {_MAX_DEPTH} levels")
+        if depth > MAX_DEPTH:
+            raise _refusal(node, f"nested deeper than {MAX_DEPTH} levels")
         if self._values > _MAX_VALUES:
             raise _refusal(node, f"more than {_MAX_VALUES:,} values, aliases written out")
         if isinstance(node, yaml.ScalarNode):
@@ -83,3 +83,17 @@ def not_finite(value: object) -> tuple[int | str, ...] | None:
         if (rest := not_finite(child)) is not None:
             return (key, *rest)
     return None
+
+
+def is_too_deep(value: object) -> bool:
+    """Whether a value has more than MAX_DEPTH levels. No recursion: that is what would fail."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for parent in level for child in _children(parent)]
+    return bool(level)
+
+
+def _children(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

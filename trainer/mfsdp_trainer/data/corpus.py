@@ -19,10 +19,11 @@ from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from mfsdp_trainer.config import DataConfig, TrainerConfig
+from mfsdp_trainer.config import ConfigModel, DataConfig, TrainerConfig
 from mfsdp_trainer.config.data import TokenizerKind
-from mfsdp_trainer.errors import CheckpointError, DataError
+from mfsdp_trainer.errors import CheckpointError, DataError, said
 from mfsdp_trainer.files import publish_directory, scratch_directory
 
 from .sources import documents, source_files
@@ -141,14 +142,27 @@ def _find_corpus(data: DataConfig, tokenizer: Tokenizer, root: Path) -> Corpus:
     sources = [source.model_dump(mode="json") for source in data.sources]
     depends = [_VERSION, sources, stats, data.validation_fraction, tokenizer.vocabulary.digest]
     directory = root / f"corpus-{_key(depends)}"
-    if not directory.is_dir():
-        with scratch_directory(directory) as scratch:
-            _tokenise(data, tokenizer, scratch, len(files))
-            publish_directory(scratch, directory)
-    else:
+    if (found := _open_corpus(directory, tokenizer.vocabulary)) is not None:
         _log.info("tokens of an earlier start: %s", directory)
-    facts = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
-    return Corpus(directory=directory, vocabulary=tokenizer.vocabulary, **facts)
+        return found
+    with scratch_directory(directory) as scratch:
+        facts = _tokenise(data, tokenizer, scratch, len(files))
+        publish_directory(scratch, directory)
+    return Corpus(directory, tokenizer.vocabulary, **facts.model_dump())
+
+
+def _open_corpus(directory: Path, vocabulary: Vocabulary) -> Corpus | None:
+    """The corpus in a directory; None if there is none, or a damaged one, which is made again."""
+    if not directory.is_dir():
+        return None
+    try:
+        text = (directory / "corpus.json").read_text(encoding="utf-8")
+        corpus = Corpus(directory, vocabulary, **_Facts.model_validate_json(text).model_dump())
+        corpus.train(), corpus.validation()
+    except (OSError, ValueError, DataError) as error:
+        _log.warning("%s is damaged and made again: %s", directory, said(error))
+        return None
+    return corpus
 
 
 def _size_and_time(file: Path) -> tuple[int, int]:
@@ -157,6 +171,14 @@ def _size_and_time(file: Path) -> tuple[int, int]:
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
     return found.st_size, found.st_mtime_ns
+
+
+class _Facts(ConfigModel):
+    """The file corpus.json."""
+
+    digest: str
+    train_tokens: int = Field(ge=0)
+    validation_tokens: int = Field(ge=0)
 
 
 @dataclass
@@ -175,7 +197,7 @@ class _Part:
         self.tokens += len(ids)
 
 
-def _tokenise(data: DataConfig, tokenizer: Tokenizer, directory: Path, files: int) -> None:
+def _tokenise(data: DataConfig, tokenizer: Tokenizer, directory: Path, files: int) -> _Facts:
     begun = time.monotonic()
     dtype = token_dtype(tokenizer.vocabulary)
     with (
@@ -186,12 +208,13 @@ def _tokenise(data: DataConfig, tokenizer: Tokenizer, directory: Path, files: in
         for texts in batched(documents(data.sources), _BATCH):
             for text, ids in zip(texts, tokenizer.encode(texts), strict=True):
                 (validation if _held_out(text, data) else train).write(ids)
-    facts = {
-        "digest": hashlib.sha256(train.digest.digest() + validation.digest.digest()).hexdigest(),
-        "train_tokens": train.tokens,
-        "validation_tokens": validation.tokens,
-    }
-    (directory / "corpus.json").write_text(json.dumps(facts), encoding="utf-8")
+    facts = _Facts(
+        digest=hashlib.sha256(train.digest.digest() + validation.digest.digest()).hexdigest(),
+        train_tokens=train.tokens,
+        validation_tokens=validation.tokens,
+    )
+    # By the fields' Python names, as in every corpus so far.
+    (directory / "corpus.json").write_text(facts.model_dump_json(by_alias=False), encoding="utf-8")
     _log.info(
         "tokenised %d files in %.1f s: %d training tokens, %d held out",
         files,
@@ -199,6 +222,7 @@ def _tokenise(data: DataConfig, tokenizer: Tokenizer, directory: Path, files: in
         train.tokens,
         validation.tokens,
     )
+    return facts
 
 
 def _held_out(text: str, data: DataConfig) -> bool:

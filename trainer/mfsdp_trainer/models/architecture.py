@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -22,6 +22,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from mfsdp_trainer.config import ModelConfig
 from mfsdp_trainer.data.vocabulary import Vocabulary
 from mfsdp_trainer.errors import ConfigError, DataError, said
+
+_COMPUTATION: Final = (
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("num_experts_per_tok", "hidden_act", "activation_function"),
+)
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +41,8 @@ def read_config(model: ModelConfig, vocabulary: Vocabulary) -> PreTrainedConfig:
         config = _from_settings(model.config, vocabulary)
     else:
         config = from_directory(Path(model.path or ""))
+    if model.path is not None and not model.random_init:
+        _require_plain_weights(config, model.path)
     if config.vocab_size < vocabulary.size:
         where = "model.config.vocab_size" if model.path is None else f"{model.path}/config.json"
         raise ConfigError(
@@ -48,6 +55,22 @@ def read_config(model: ModelConfig, vocabulary: Vocabulary) -> PreTrainedConfig:
             "does not add: set output_router_logits to false"
         )
     return config
+
+
+def _require_plain_weights(config: PreTrainedConfig, path: str) -> None:
+    """Quantised numbers mean nothing without their scales, which are not read here."""
+    quantized = getattr(config, "quantization_config", None)
+    if quantized is not None:
+        kind = quantized.get("quant_method") if isinstance(quantized, dict) else None
+        raise DataError(
+            f"model.path {path}: its weights are quantized ({kind or 'quantization_config'}): use "
+            "the model's bf16 or fp32 weights, without quantization_config in config.json"
+        )
+
+
+def computation(config: PreTrainedConfig) -> list[object]:
+    """What decides, beside the parameters' shapes, what a model computes with them."""
+    return [getattr(config, name, None) for name in _COMPUTATION]
 
 
 def _from_settings(settings: dict[str, Any], vocabulary: Vocabulary) -> PreTrainedConfig:

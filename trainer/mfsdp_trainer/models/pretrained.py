@@ -27,13 +27,14 @@ from .weights import assign, materialise
 
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
+_LFS: Final = b"version https://git-lfs"
 _Slots = dict[tuple[nn.Module, str], Tensor]
 
 
 def weight_files(directory: Path) -> list[Path]:
     """The safetensors files of a model directory. Raises DataError if one is missing."""
     if (directory / _SINGLE).is_file():
-        return [directory / _SINGLE]
+        return [_fetched(directory / _SINGLE)]
     index = directory / _INDEX
     if not index.is_file():
         raise DataError(
@@ -42,12 +43,24 @@ def weight_files(directory: Path) -> list[Path]:
         )
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(f"{index}: not an index of safetensors files: {error!r}") from error
     for name in names:
-        if not (directory / name).is_file():
+        if not isinstance(name, str) or not (directory / name).is_file():
             raise DataError(f"model.path {directory}: {name}, named in {_INDEX}, is missing")
-    return [directory / name for name in names]
+    return [_fetched(directory / name) for name in names]
+
+
+def _fetched(file: Path) -> Path:
+    """The file, if it is more than what git keeps in place of a large one."""
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(_LFS))
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    if start == _LFS:
+        raise DataError(f"{file}: a git LFS pointer, not weights: fetch them with git lfs pull")
+    return file
 
 
 class PretrainedWeights:
