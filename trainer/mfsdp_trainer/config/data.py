@@ -70,7 +70,8 @@ class DataConfig(ConfigModel):
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text becomes tokens."""
     sequence_length: int = Field(default=1024, ge=2, le=1_048_576)
-    """Tokens that one training sequence predicts."""
+    """Tokens that one training sequence predicts. Documents follow each other in a sequence with an
+    end-of-text token between them, and attention crosses from one to the next."""
     validation_fraction: float = Field(default=0.01, ge=0, lt=0.5)
     """Share of the documents held out for evaluation, chosen by a hash of each document's
     content."""

@@ -33,8 +33,8 @@ class ShardingFields(ConfigModel):
     """The user's choice of engine and strategy."""
 
     use_megatron_fsdp: bool = Field(default=False, alias="useMegatronFSDP")
-    """Shard with Megatron FSDP instead of replicating with DDP. At most one of useMegatronFSDP and
-    useTorchFSDP2."""
+    """Shard with Megatron FSDP instead of replicating with DDP; needs GPUs. At most one of
+    useMegatronFSDP and useTorchFSDP2."""
     use_torch_fsdp2: bool = Field(default=False, alias="useTorchFSDP2")
     """Shard with torch FSDP2 (fully_shard). At rest FSDP2 keeps parameters, gradients and optimizer
     state sharded whatever the strategy; the strategy says when whole parameters live in between."""
