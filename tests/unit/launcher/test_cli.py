@@ -131,6 +131,20 @@ def test_limits_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         limits_from_env()
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-5", "1e300"])
+def test_a_time_that_is_none(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    monkeypatch.setenv("MFSDP_RENDEZVOUS_TIMEOUT", seconds)
+    with pytest.raises(ConfigError, match=f"RENDEZVOUS_TIMEOUT must be seconds .* got {seconds}"):
+        limits_from_env()
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "-1"])
+def test_a_port_that_is_none(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(ConfigError, match=rf"MASTER_PORT\) must be from 1 to 65535; got {port}"):
+        gang(rank=0, addr="host")
+
+
 def test_check_prints_what_would_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(RUN)

@@ -11,6 +11,8 @@ from mfsdp_trainer.contract import Env, Phase
 from mfsdp_trainer.errors import ConfigError
 
 _HOUR: Final = 3600.0
+_MAX_PORT: Final = 65_535
+_YEAR: Final = 365 * 24 * _HOUR
 
 HANG_LIMITS: Final[Mapping[Phase, float]] = MappingProxyType(
     {
@@ -64,13 +66,18 @@ class Gang:
         return range(self.node_rank * self.procs, (self.node_rank + 1) * self.procs)
 
 
-def env_number(name: str, default: float) -> float:
-    """A number from the environment. Raises ConfigError naming the variable."""
+def env_seconds(name: str, default: float) -> float:
+    """A time from the environment. Raises ConfigError naming the variable."""
     text = os.environ.get(name, "")
     try:
-        return float(text) if text else default
+        seconds = float(text) if text else default
     except ValueError:
         raise ConfigError(f"environment variable {name} must be a number; got {text!r}") from None
+    if not 0 <= seconds <= _YEAR:  # also false for NaN
+        raise ConfigError(
+            f"environment variable {name} must be seconds from 0 to {_YEAR:.0f}; got {text}"
+        )
+    return seconds
 
 
 def env_int(name: str) -> int | None:
@@ -87,8 +94,8 @@ def env_int(name: str) -> int | None:
 def limits_from_env() -> Limits:
     """Limits with those that the environment sets. Raises ConfigError."""
     return Limits(
-        rendezvous=env_number(Env.RENDEZVOUS_TIMEOUT, Limits.rendezvous),
-        stop=env_number(Env.STOP_TIMEOUT, Limits.stop),
+        rendezvous=env_seconds(Env.RENDEZVOUS_TIMEOUT, Limits.rendezvous),
+        stop=env_seconds(Env.STOP_TIMEOUT, Limits.stop),
     )
 
 
@@ -115,6 +122,8 @@ def find_gang(
     rank = rank or 0
     if not 0 <= rank < nodes:
         raise ConfigError(f"--node_rank must be from 0 to {nodes - 1}; got {rank}")
+    if port is not None and not 1 <= port <= _MAX_PORT:
+        raise ConfigError(f"--master_port (MASTER_PORT) must be from 1 to {_MAX_PORT}; got {port}")
     return Gang(
         nodes=nodes,
         node_rank=rank,
