@@ -3,13 +3,16 @@
 import json
 import math
 import os
+import resource
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from mfsdp_trainer import errors
 from mfsdp_trainer.contract import Phase, Reason
+from mfsdp_trainer.errors import ConfigError
 from mfsdp_trainer.launcher.rundir import RunDir
 from mfsdp_trainer.reporting import Reporter, heartbeat_file
 
@@ -152,3 +155,24 @@ def test_describe() -> None:
     assert errors.describe(KeyError("x")) == "KeyError: 'x'"
     assert errors.describe(ValueError("\n first\nsecond")) == "ValueError: first"
     assert errors.describe(AssertionError()) == "AssertionError"
+
+
+def test_no_room_for_temporary_files_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the size of files stands for a full volume: the kernel refuses the write."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(ConfigError, match=r"TMPDIR: .* none has room .*: set TMPDIR to another"):
+            RunDir.create()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+def test_nowhere_to_write_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with pytest.raises(ConfigError, match=r"TMPDIR: .*\(No such file or directory\)"):
+        RunDir.create()

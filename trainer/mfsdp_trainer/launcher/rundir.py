@@ -4,10 +4,12 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
 from mfsdp_trainer.contract import PROGRESS_MAX_BYTES, Progress
+from mfsdp_trainer.errors import ConfigError
 from mfsdp_trainer.reporting import (
     PROGRESS_FILE,
     Heartbeat,
@@ -16,6 +18,9 @@ from mfsdp_trainer.reporting import (
     outcome_file,
     stacks_file,
 )
+
+_ROOM: Final = 1 << 18
+"""Bytes that must be free: several times what heartbeats, outcomes and stacks take."""
 
 
 def _text(path: Path, limit: int = PROGRESS_MAX_BYTES) -> str:
@@ -36,8 +41,25 @@ class RunDir:
 
     @classmethod
     def create(cls) -> "RunDir":
-        """A new one under the system's directory for temporary files."""
-        return cls(Path(tempfile.mkdtemp(prefix="mfsdp-")))
+        """A new one under the system's directory for temporary files.
+
+        Raises ConfigError where none can be written, or it has no room for what a run leaves there.
+        """
+        made: Path | None = None
+        try:
+            made = Path(tempfile.mkdtemp(prefix="mfsdp-"))
+            room = made / "room"
+            room.write_bytes(bytes(_ROOM))
+            room.unlink()
+        except OSError as error:
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
+            raise ConfigError(
+                f"TMPDIR: a run needs a directory for small temporary files, and none has room or "
+                f"may be written ({error.strerror or error}): set TMPDIR to another, or mount an "
+                "emptyDir at /tmp"
+            ) from None
+        return cls(made)
 
     def remove(self) -> None:
         """Delete it and all in it."""
