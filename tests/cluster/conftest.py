@@ -4,6 +4,7 @@ The release has the name and place of the demo's: two operators would serve the 
 installed after the run; the next one upgrades it.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,11 +37,12 @@ def operator() -> str:
     use_bed()
     bed = [sys.executable, str(ROOT / "tests/bed"), "images", "operator", "trainer"]
     image, trainer = run(*bed, seconds=1800).split()
-    values = {"image.ref": image, "trainerImage": trainer, "settings.progressInterval": "1"}
-    values["settings.pollInterval"] = "0.5"
+    settings = {"progressInterval": 1, "pollInterval": 0.5}
+    values = {"image.ref": image, "trainerImage": trainer, "settings": settings}
     install = ["helm", "upgrade", "--install", "mfsdp", "charts/mfsdp-operator"]
     where = ["--namespace", SYSTEM, "--create-namespace", "--take-ownership"]
-    chosen = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    # JSON: plain --set makes a string of 0.5, which the chart's schema refuses.
+    chosen = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
     run(*install, *where, *chosen, "--wait", "--timeout", "3m", seconds=240)
     kubectl("label", "--overwrite", "namespace", SYSTEM, f"{RESTRICTED}=restricted")
     return SYSTEM
