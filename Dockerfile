@@ -1,7 +1,7 @@
 # Two images from one file: `operator` (the controller) and `trainer` (what runs in the pods).
 #
-#   docker build --target operator -t REGISTRY/mfsdp-operator .
-#   docker build --target trainer  -t REGISTRY/mfsdp-trainer  .
+#   docker build --target operator -t REGISTRY/mfsdp/operator .
+#   docker build --target trainer  -t REGISTRY/mfsdp/trainer  .
 #
 # Dependencies lie in a layer below the code: a change of code rebuilds and pushes a few hundred KB.
 # Both run as user 65532 and need nothing writable but /tmp.

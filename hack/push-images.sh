@@ -18,7 +18,7 @@ tool=$(find_tool)
 tag=$(git rev-parse --short=12 HEAD 2>/dev/null || echo dev)
 [ -z "$(git status --porcelain 2>/dev/null)" ] || tag=$tag-$(git diff HEAD | sha256sum | cut -c1-8)
 for target in operator trainer; do
-    name=$MFSDP_REGISTRY/mfsdp-$target:$tag
+    name=$MFSDP_REGISTRY/mfsdp/$target:$tag
     case $tool in
         buildah) buildah build --layers --network host --target "$target" --tag "$name" . >&2 ;;
         *) DOCKER_BUILDKIT=1 "$tool" build --target "$target" --tag "$name" . >&2 ;;

@@ -42,6 +42,7 @@ if [ ! -x "$uv_home/bin/uv" ]; then
     mv -T "$fresh" "$uv_home" 2>/dev/null || rm -rf "$fresh" # another checkout was first: fine
 fi
 uv=$uv_home/bin/uv
+export UV_SYSTEM_CERTS=true # a company's own CA, where pip trusts it, is trusted here too
 
 echo "venv: installing the pinned environment with $("$python" --version) (torch alone is 3 GB the first time)"
 rm -rf .venv
