@@ -59,7 +59,8 @@ install_operator() {
     helm upgrade --install mfsdp charts/mfsdp-operator --namespace "$SYSTEM_NAMESPACE" \
         --create-namespace --wait --timeout 5m --hide-notes $own \
         --set "image.ref=${images[0]}" --set "trainerImage=${images[1]}" \
-        --set settings.progressInterval=5
+        --set settings.progressInterval=5 >/dev/null
+    kubectl get deployments -n "$SYSTEM_NAMESPACE"
 }
 
 remove_last_run() {
@@ -126,10 +127,16 @@ show_results() {
     echo "  exported model   claim $CLAIM, /export${volume:+    here: $volume/export}"
     echo
     echo "Look further:"
-    $embedded && echo "  eval \"\$(python3 tests/bed env)\"        # this cluster's kubectl and KUBECONFIG"
+    ! $embedded || echo "  eval \"\$(python3 tests/bed env)\"        # this cluster's kubectl and KUBECONFIG"
     echo "  kubectl -n $NAMESPACE describe mfj $JOB"
     echo "  kubectl -n $NAMESPACE logs -l training.mfsdp.dev/job-name=$JOB --prefix --tail=20"
     echo "  kubectl -n $NAMESPACE get mfj,pods,svc,cm,pvc"
+    echo
+    if $embedded; then
+        echo "Clean up: make cluster-down, then rm -r ${volume%/*}"
+    else
+        echo "Clean up: kubectl delete namespace $NAMESPACE; helm uninstall mfsdp -n $SYSTEM_NAMESPACE"
+    fi
 }
 
 use_cluster
