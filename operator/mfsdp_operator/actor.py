@@ -37,9 +37,11 @@ _OUT_OF_REACH = frozenset({0, 429, 502, 503, 504})
 class Refused(Exception):  # noqa: N818 - it is an answer, not a fault
     """The API server would not make an object, and said why."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.permanent = permanent
+        """Asked again it would say the same."""
 
 
 class Actor:
@@ -198,14 +200,28 @@ async def _asked(request: Awaitable[dict[str, Any]], what: str) -> dict[str, Any
     except KubeError as error:
         if error.status in _OUT_OF_REACH or error.status == 409:
             raise
-        raise Refused(_refusal(error), f"the API server refused a {what}: {error}") from error
+        raise refusal(error, what) from error
 
 
-def _refusal(error: KubeError) -> str:
+def refusal(error: KubeError, what: str) -> Refused:
+    """The answer to the user. Template and pin never change: an invalid pod stays invalid."""
+    reason = _reason(error)
+    message = f"the API server refused a {what}: {error}"
+    if reason == "CreateInvalid" and what == "pod":
+        message = f"{message}; fix spec.template and create the job again"
+        return Refused(reason, message, permanent=True)
+    return Refused(reason, message)
+
+
+def _reason(error: KubeError) -> str:
     if error.status == 403 and "exceeded quota" in error.message:
         return "QuotaExceeded"
     if "admission webhook" in error.message or "failed calling webhook" in error.message:
         return "WebhookRefused"
+    if "ValidatingAdmissionPolicy" in error.message:
+        return "PolicyRefused"  # a 422 as well, but policies can be changed
+    if error.status == 400 and "cannot be handled as a" in error.message:
+        return "CreateInvalid"  # a field of the wrong type
     return {403: "CreateForbidden", 422: "CreateInvalid"}.get(error.status, "CreateRefused")
 
 

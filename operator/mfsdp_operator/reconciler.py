@@ -134,9 +134,11 @@ class Reconciler:
         """The API server would not: say so on the job, and try again later."""
         before = memory.refusal
         delay = min((before.delay if before else _FIRST_RETRY / 2) * 2, _LAST_RETRY)
-        refusal = Refusal(refused.reason, str(refused), time.time() + delay, delay)
+        retry_at = time.time() + delay
+        refusal = Refusal(refused.reason, str(refused), retry_at, delay, refused.permanent)
         self._memories[key] = replace(memory, refusal=refusal)
-        _log.warning("%s/%s: %s; again in %.0f s", *key, refused, delay)
+        again = "the job fails" if refused.permanent else f"again in {delay:.0f} s"
+        _log.warning("%s/%s: %s; %s", *key, refused, again)
 
     def _follow(self, key: Key, job: JobView, status: JobStatus) -> None:
         """Ask rank 0 for progress while the built-in trainer runs."""

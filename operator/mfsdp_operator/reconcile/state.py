@@ -31,6 +31,8 @@ class Refusal:
     retry_at: float
     delay: float = 0.0
     """The wait that ends then; the next one is twice as long."""
+    permanent: bool = False
+    """Asked again it would say the same: the job cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ def _creating(draft: Draft, gang: Gang) -> Situation:
         draft.delete(strays)
         return Situation(phase, "PodsEnding", why_leftovers(strays))
     refusal = draft.memory.refusal
+    if refusal is not None and refusal.permanent:
+        return draft.finish(JobPhase.FAILED, refusal.reason, refusal.message)
     if refusal is None or draft.now >= refusal.retry_at:
         draft.actions += _creations(draft, gang)
     else:

@@ -311,6 +311,19 @@ def test_refusals_are_said_and_retried_later(new: Story) -> None:
     assert new.memory.refusal is None
 
 
+def test_a_pod_that_is_invalid_for_good_fails_the_job_and_takes_the_gang_with_it(
+    new: Story,
+) -> None:
+    new.sees()
+    refusal = Refusal("CreateInvalid", "image: Required value", NOW + 4, permanent=True)
+    new.memory = replace(new.memory, refusal=refusal)
+    decision = new.sees(waiting(0))
+    assert new.status.phase is JobPhase.FAILED
+    assert told(decision) == [("CreateInvalid", "image: Required value")]
+    assert (deleted(decision), made(decision)) == (["llama-1-0"], [])
+    assert new.condition("Stalled") == "True"
+
+
 def test_an_old_view_of_the_job_is_read_again_first(new: Story) -> None:
     new.sees()
     decision = new.sees(running(0, attempt=2))
