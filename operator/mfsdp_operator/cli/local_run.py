@@ -21,7 +21,7 @@ from mfsdp_trainer.contract import Progress
 
 from .display import open_display
 from .errors import UserError
-from .snapshot import Snapshot, printable
+from .snapshot import Snapshot, last_line
 
 _POLL_SECONDS: Final = 0.5
 _ASK_SECONDS: Final = 2.0
@@ -141,9 +141,8 @@ class Run:
         )
 
     def _last_line(self) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        said = [text for text in lines if text.strip()]
-        return printable(said[-1], 2000) if said else "the trainer ended without a word"
+        log = self.log.read_text(encoding="utf-8", errors="replace")
+        return last_line(log) or "the trainer ended without a word"
 
     def tell_results(self, prompt: str) -> None:
         """Where checkpoints and model are, and what the model writes."""
@@ -160,6 +159,7 @@ class Run:
             check=False,
         )
         if sample.returncode:
-            print(f"no sample: {printable(sample.stderr[-300:])}", file=sys.stderr)
+            why = last_line(sample.stderr) or "the model's program ended without a word"
+            print(f"no sample: {why}", file=sys.stderr)
         else:
             print(f"a sample that it wrote:\n{sample.stdout}", end="")

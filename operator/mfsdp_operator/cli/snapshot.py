@@ -86,3 +86,9 @@ def printable(text: object, limit: int = 300) -> str:
     """A text from outside without control characters, which could take over a terminal."""
     clean = _UNPRINTABLE.sub(" ", str(text)).strip()
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def last_line(text: str) -> str:
+    """What a program said last, safe to print; of a traceback, its error. Empty if nothing."""
+    said = [part for part in text.splitlines() if part.strip()]
+    return printable(said[-1], 2000) if said else ""

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from mfsdp_operator.api.status import JobStatus
 from mfsdp_operator.cli.display import LiveDisplay, PlainDisplay
-from mfsdp_operator.cli.snapshot import Snapshot, duration, line, printable
+from mfsdp_operator.cli.snapshot import Snapshot, duration, last_line, line, printable
 from mfsdp_operator.cli.status_view import ending, seconds_taken, snapshot_of
 from mfsdp_trainer.contract import Phase, Progress
 
@@ -157,3 +157,10 @@ def test_a_failure_is_told_with_its_log() -> None:
         "DataError: data.sources: /x does not exist in the container",
         "its log: kubectl logs -n ns small-0-1",
     ]
+
+
+def test_of_a_traceback_the_error_is_told() -> None:
+    assert last_line("Traceback:\n  File x\nIndexError: out of\x1b range\n\n") == (
+        "IndexError: out of  range"
+    )
+    assert last_line(" \n") == ""
