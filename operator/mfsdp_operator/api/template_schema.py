@@ -74,7 +74,11 @@ def _containers() -> Schema:
                 },
                 "command": {
                     "description": "In the container trainer: your own program, started in place of"
-                    " the built-in trainer with torchrun's environment.",
+                    " the built-in trainer, once in each pod. Start your script with torchrun: the"
+                    " pod has the environment for it (PET_MASTER_ADDR, PET_MASTER_PORT, PET_NNODES,"
+                    " PET_NODE_RANK, PET_NPROC_PER_NODE, PET_RDZV_ID), and for other launchers"
+                    " MASTER_ADDR, MASTER_PORT, NNODES, NODE_RANK, NPROC_PER_NODE and WORLD_SIZE."
+                    " RANK and LOCAL_RANK are torchrun's to set.",
                     "type": "array",
                     "maxItems": 256,
                     "items": {"type": "string", "maxLength": 131072},
