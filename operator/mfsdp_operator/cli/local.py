@@ -46,7 +46,9 @@ def local(file: str, name: str | None, options: Options) -> int:
             " run that program yourself"
         )
     if find_spec("torch") is None:
-        raise UserError("the trainer is not installed here: pip install 'mfsdp[trainer]'")
+        raise UserError(
+            "the trainer is not installed here: from a checkout, pip install '.[operator,trainer]'"
+        )
     directory = (options.directory or Path("runs") / job.meta.name).absolute()
     config = here(job.spec, directory, options)
     for note in _notes(job.spec, found.file):

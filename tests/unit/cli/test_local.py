@@ -1,8 +1,10 @@
 """What `mfsdp local` makes of a job on this machine, and what it refuses; tests/trainer runs it."""
 
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from mfsdp_operator.api.job import parse_spec
 from mfsdp_operator.cli.errors import UserError
@@ -71,6 +73,17 @@ def test_a_program_of_ones_own_is_refused(
     )
     assert main(["local", str(job)]) == 1
     assert "run that program yourself" in capsys.readouterr().err
+
+
+def test_without_the_trainer_the_way_to_install_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    job = tmp_path / "job.yaml"
+    kind = {"apiVersion": "training.mfsdp.dev/v1alpha1", "kind": "MegatronFSDPJob"}
+    job.write_text(yaml.safe_dump(kind | {"metadata": {"name": "small"}, "spec": SPEC}))
+    assert main(["local", str(job)]) == 1
+    assert "from a checkout, pip install '.[operator,trainer]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
