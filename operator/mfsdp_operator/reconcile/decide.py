@@ -20,7 +20,8 @@ from mfsdp_operator.conditions import Situation
 
 from . import attempts
 from .admit import admitted, understand
-from .draft import Draft
+from .draft import Draft, still_there
+from .gang import assemble
 from .state import Announce, Decision, DeletePod, Observed, Policy
 from .underway import under_way
 from .waiting import why_leftovers
@@ -36,7 +37,7 @@ def decide(seen: Observed, policy: Policy, now: float) -> Decision:
         # The garbage collector takes the children; making more would fight it.
         return Decision(status)
     if status.phase in FINISHED:
-        return _finished(seen, _acknowledged(seen), now)
+        return _finished(seen, _recounted(seen, _acknowledged(seen)), now)
     if not seen.fresh and any(pod.attempt > status.attempt for pod in seen.pods):
         # Attempts are written down before their pods are made: the job we hold is an old one.
         return Decision(status, refresh=True)
@@ -76,6 +77,15 @@ def _acknowledged(seen: Observed) -> JobStatus:
         return status
     seen_by_all = conditions.acknowledge(status.conditions, generation)
     return status.model_copy(update={"observed_generation": generation, "conditions": seen_by_all})
+
+
+def _recounted(seen: Observed, status: JobStatus) -> JobStatus:
+    """A failed job stops its pods: it must not go on saying that they are ready."""
+    if status.phase is not JobPhase.FAILED or not status.workers.desired:
+        return status
+    trusted = seen.job.built_in_trainer
+    gang = assemble(seen.pods, status.attempt, status.workers.desired, trusted=trusted)
+    return status.model_copy(update={"workers": still_there(gang, status.workers)})
 
 
 def _live(draft: Draft) -> Situation:

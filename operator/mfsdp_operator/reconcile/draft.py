@@ -105,14 +105,16 @@ class Draft:
 
 
 def _workers(gang: Gang, nodes: int) -> WorkersStatus:
-    succeeded = gang.count(Fate.SUCCEEDED)
-    ready = sum(pod.ready and fate is Fate.RUNNING for pod, fate in gang.fates)
-    return WorkersStatus(
-        desired=nodes,
-        created=len(gang.fates),
-        ready=ready,
-        succeeded=succeeded,
-        failed=gang.count(Fate.FAILED),
-        # A pod that is done is not missing from the gang.
-        summary=f"{ready + succeeded}/{nodes}",
+    counted = WorkersStatus(
+        desired=nodes, succeeded=gang.count(Fate.SUCCEEDED), failed=gang.count(Fate.FAILED)
     )
+    return still_there(gang, counted)
+
+
+def still_there(gang: Gang, counted: WorkersStatus) -> WorkersStatus:
+    """The count with the pods that exist now; how those ended that did stays as it is."""
+    ready = sum(pod.ready and fate is Fate.RUNNING for pod, fate in gang.fates)
+    # A pod that is done is not missing from the gang.
+    summary = f"{ready + counted.succeeded}/{counted.desired}"
+    now = {"created": len(gang.fates), "ready": ready, "summary": summary}
+    return counted.model_copy(update=now)

@@ -239,6 +239,17 @@ def test_permanent_errors_are_not_retried_and_keep_their_pod(training: Story, re
     assert training.sees(bad).actions == ()
 
 
+def test_a_failed_job_does_not_go_on_calling_its_pods_ready(training: Story) -> None:
+    bad = ended(1, code=81, message=outcome("DataError", "no such file"))
+    training.sees(running(0), bad)
+    training.sees(running(0, deleting=True), bad)
+    workers = training.status.workers
+    assert (workers.created, workers.ready, workers.failed, workers.summary) == (2, 0, 1, "0/2")
+    training.sees()
+    workers = training.status.workers
+    assert (workers.created, workers.failed, workers.summary) == (0, 1, "0/2")
+
+
 def test_the_word_of_a_foreign_program_is_not_believed() -> None:
     story = Story({"nodes": 2, "gpusPerNode": 0, "template": OWN_PROGRAM})
     story.sees()
