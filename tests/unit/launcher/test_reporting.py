@@ -165,7 +165,7 @@ def test_no_room_for_temporary_files_is_told(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(ConfigError, match=r"TMPDIR: .* none has room .*: set TMPDIR to another"):
+        with pytest.raises(ConfigError, match=r"TMPDIR: .* has room .*: set TMPDIR"):
             RunDir.create()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
