@@ -17,6 +17,8 @@ def snapshot_of(
     newest = progress if progress and progress.step >= said.step else None
     phase = str(status.phase or "")
     moving = status.phase is JobPhase.RUNNING
+    # Of a job that waits, the last attempt's speed would say that it goes on.
+    speed = newest or said if moving or status.phase is JobPhase.COMPLETE else None
     return Snapshot(
         name=printable(name),
         phase=phase,
@@ -28,8 +30,8 @@ def snapshot_of(
         total_steps=newest.total_steps if newest else said.total_steps,
         loss=newest.loss if newest else _number(said.loss),
         eval_loss=newest.eval_loss if newest else _number(said.eval_loss),
-        tokens_per_second=(newest.tokens_per_second if newest else _number(said.tokens_per_second)),
-        eta_seconds=newest.eta_seconds if newest else said.eta_seconds,
+        tokens_per_second=_number(speed.tokens_per_second) if speed else None,
+        eta_seconds=speed.eta_seconds if speed else None,
         resumed_from=newest.resumed_from_step if newest else said.resumed_from_step,
         started=from_rfc3339(status.start_time),
         message=message or _why_not_running(status),
@@ -65,8 +67,8 @@ def _condition(status: JobStatus, kind: str) -> Condition | None:
     return next((c for c in status.conditions if c.type == kind and c.status == "True"), None)
 
 
-def _number(text: str) -> float | None:
+def _number(value: str | float | None) -> float | None:
     try:
-        return float(text)
+        return None if value is None else float(value)
     except ValueError:
         return None

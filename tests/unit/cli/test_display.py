@@ -105,6 +105,17 @@ def test_the_trainers_own_answer_beats_an_older_status() -> None:
     assert (shown.step, shown.loss, shown.doing) == (20, 2.5, "Training")
 
 
+def test_only_a_job_that_runs_has_a_speed_and_an_end_in_sight() -> None:
+    said = {"step": 20, "totalSteps": 120, "tokensPerSecond": "500", "etaSeconds": 60}
+    numbers = {
+        phase: snapshot_of(
+            "small", JobStatus.model_validate({"phase": phase, "training": said}), None
+        ).numbers
+        for phase in ("Running", "Suspended", "Restarting")
+    }
+    assert numbers == {"Running": "500 tokens/s  ETA 1m00s", "Suspended": "", "Restarting": ""}
+
+
 def test_a_run_is_timed_from_its_start() -> None:
     status = STATUS.model_copy(update={"start_time": "2026-01-02T03:04:05Z"})
     shown = snapshot_of("small", status, None)
