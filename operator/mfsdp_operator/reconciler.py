@@ -11,7 +11,7 @@ from typing import Any
 
 from .actor import Actor, Refused
 from .api.names import pod_name
-from .api.status import JobPhase, JobStatus, WorkersStatus
+from .api.status import AttemptState, JobPhase, JobStatus, WorkersStatus
 from .informer import Store
 from .jobs import Jobs, Key
 from .kube import ConflictError, Kube, NotFoundError
@@ -163,4 +163,7 @@ def _landmarks(status: JobStatus) -> tuple[object, ...]:
     """The status without what merely counts."""
     conditions = [(c.type, c.status, c.reason) for c in status.conditions]
     bare = {"workers": WorkersStatus(), "training": None, "conditions": ()}
-    return status.model_copy(update=bare), conditions
+    over = status.attempt_state is AttemptState.ENDED
+    # A last word: the pod that said it is about to be gone.
+    last_step = status.training.step if over and status.training else None
+    return status.model_copy(update=bare), conditions, last_step

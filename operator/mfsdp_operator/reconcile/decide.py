@@ -20,7 +20,7 @@ from mfsdp_operator.conditions import Situation
 
 from . import attempts
 from .admit import admitted, understand
-from .draft import Draft, still_there
+from .draft import Draft, still_there, stopped
 from .gang import assemble
 from .state import Announce, Decision, DeletePod, Observed, Policy
 from .underway import under_way
@@ -80,12 +80,13 @@ def _acknowledged(seen: Observed) -> JobStatus:
 
 
 def _recounted(seen: Observed, status: JobStatus) -> JobStatus:
-    """A failed job stops its pods: it must not go on saying that they are ready."""
+    """A failed job stops its pods: it must not go on saying that they are ready or train."""
     if status.phase is not JobPhase.FAILED or not status.workers.desired:
         return status
     trusted = seen.job.built_in_trainer
     gang = assemble(seen.pods, status.attempt, status.workers.desired, trusted=trusted)
-    return status.model_copy(update={"workers": still_there(gang, status.workers)})
+    workers, training = still_there(gang, status.workers), stopped(seen, status)
+    return status.model_copy(update={"workers": workers, "training": training})
 
 
 def _live(draft: Draft) -> Situation:

@@ -3,7 +3,13 @@
 from collections.abc import Iterable
 
 from mfsdp_operator import conditions
-from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus, WorkersStatus
+from mfsdp_operator.api.status import (
+    AttemptState,
+    JobPhase,
+    JobStatus,
+    TrainingStatus,
+    WorkersStatus,
+)
 from mfsdp_operator.clock import from_rfc3339
 from mfsdp_operator.conditions import Situation
 from mfsdp_operator.objects import PodView
@@ -11,6 +17,7 @@ from mfsdp_operator.objects import PodView
 from . import attempts
 from .gang import Fate, Gang, assemble
 from .state import Action, Announce, Decision, DeletePod, Memory, Observed, Policy
+from .training import between_attempts
 
 
 class Draft:
@@ -60,6 +67,7 @@ class Draft:
         if self.status.attempt_state is not None:
             self.update(attempt_state=AttemptState.ENDED)
         self.gang()
+        self.stop_training()
         left = sorted(self.seen.pods, key=lambda pod: (pod.attempt, pod.rank))
         self.delete(left)
         return left
@@ -78,6 +86,10 @@ class Draft:
         why = f"after {attempts.describe(last)}" if last else "after a failure"
         return f"the next attempt begins at {self.status.next_attempt_time}, {why}"
 
+    def stop_training(self) -> None:
+        """The attempt is over: keep how far it came."""
+        self.update(training=stopped(self.seen, self.status))
+
     def begin(self, phase: JobPhase) -> None:
         """Begin the next attempt."""
         self.status = attempts.begin(self.status, self.now)
@@ -88,6 +100,8 @@ class Draft:
         """The job has come to its end."""
         self.status = attempts.finish(self.status, phase, self.now)
         well = phase is JobPhase.COMPLETE
+        if not well:
+            self.stop_training()
         self.actions.append(Announce("Normal" if well else "Warning", reason, message))
         return Situation(phase, reason, message)
 
@@ -102,6 +116,13 @@ class Draft:
             ),
         )
         return Decision(self.status, tuple(self.actions), self.memory, self.look_again_at)
+
+
+def stopped(seen: Observed, status: JobStatus) -> TrainingStatus | None:
+    """What to show of the training of an attempt that is over, and not done."""
+    trusted = seen.job.built_in_trainer
+    pods = [pod for pod in seen.pods if trusted and pod.attempt == status.attempt]
+    return between_attempts(status.training, pods)
 
 
 def _workers(gang: Gang, nodes: int) -> WorkersStatus:

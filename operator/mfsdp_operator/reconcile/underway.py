@@ -65,6 +65,7 @@ def _how_it_ended(draft: Draft, gang: Gang) -> Ending | None:
 def _end(draft: Draft, how: Ending) -> Situation | None:
     limits = restart_policy(draft.seen.job.spec)
     draft.status, told = attempts.end(draft.status, how, limits, draft.policy, draft.now)
+    draft.stop_training()
     draft.actions.append(told)
     if draft.status.phase is JobPhase.FAILED:
         return Situation(JobPhase.FAILED, told.reason, told.message)

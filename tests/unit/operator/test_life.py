@@ -1,96 +1,29 @@
 """The life of a job, one decision after the other: each test is a story."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from tests.unit.operator.story import Story, deleted, made, told
 from tests.unit.operator.views import (
     NOW,
     OWN_PROGRAM,
-    POLICY,
     built_in,
     ended,
-    job,
     outcome,
     running,
     waiting,
 )
 
-from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus
+from mfsdp_operator.api.status import AttemptState, JobPhase
 from mfsdp_operator.clock import from_rfc3339
-from mfsdp_operator.objects import JobView, PodView
-from mfsdp_operator.reconcile import Decision, Memory, Observed, decide
 from mfsdp_operator.reconcile.state import (
     SETTLE_SECONDS,
     Announce,
     CreateConfigMap,
     CreatePods,
     CreateService,
-    DeletePod,
     Refusal,
 )
-
-
-class Story:
-    """A job whose status is kept from decision to decision, as the API server would."""
-
-    def __init__(self, spec: dict[str, Any] | None = None) -> None:
-        self.spec = built_in() if spec is None else spec
-        self.status = JobStatus()
-        self.memory = Memory()
-        self.now = NOW
-        self.meta: dict[str, Any] = {}
-
-    def view(self) -> JobView:
-        """The job now."""
-        return job(self.spec, self.status, **self.meta)
-
-    def sees(self, *pods: PodView, service: bool = True, **more: Any) -> Decision:
-        """What is decided with these pods; the status and the memory are kept."""
-        seen = Observed(self.view(), pods, service_exists=service, memory=self.memory, **more)
-        decision = decide(seen, POLICY, self.now)
-        self.status, self.memory = decision.status, decision.memory
-        return decision
-
-    def trains(self, attempt: int = 1) -> "Story":
-        """Two pods run."""
-        self.sees(*(waiting(rank, attempt) for rank in range(2)))
-        self.sees(running(0, attempt), running(1, attempt))
-        assert self.status.phase is JobPhase.RUNNING
-        return self
-
-    def condition(self, kind: str) -> str | None:
-        """Status of a condition; None where it is absent."""
-        return next((c.status for c in self.status.conditions if c.type == kind), None)
-
-
-@pytest.fixture
-def new() -> Story:
-    """A job that nobody has looked at."""
-    return Story()
-
-
-@pytest.fixture
-def training() -> Story:
-    """A job in its first attempt, training on two pods."""
-    story = Story()
-    story.sees(service=False)
-    return story.trains()
-
-
-def made(decision: Decision) -> list[int]:
-    """Ranks whose pods are to be made."""
-    return [r for a in decision.actions if isinstance(a, CreatePods) for r in a.ranks]
-
-
-def deleted(decision: Decision) -> list[str]:
-    """Pods that are told to go."""
-    return [a.name for a in decision.actions if isinstance(a, DeletePod)]
-
-
-def told(decision: Decision) -> list[tuple[str, str]]:
-    """Reasons and messages of the events."""
-    return [(a.reason, a.message) for a in decision.actions if isinstance(a, Announce)]
 
 
 def test_first_sight_writes_the_attempt_and_makes_everything(new: Story) -> None:
@@ -237,17 +170,6 @@ def test_permanent_errors_are_not_retried_and_keep_their_pod(training: Story, re
     assert deleted(decision) == ["llama-1-0"]
     assert training.status.restarts.total == 0
     assert training.sees(bad).actions == ()
-
-
-def test_a_failed_job_does_not_go_on_calling_its_pods_ready(training: Story) -> None:
-    bad = ended(1, code=81, message=outcome("DataError", "no such file"))
-    training.sees(running(0), bad)
-    training.sees(running(0, deleting=True), bad)
-    workers = training.status.workers
-    assert (workers.created, workers.ready, workers.failed, workers.summary) == (2, 0, 1, "0/2")
-    training.sees()
-    workers = training.status.workers
-    assert (workers.created, workers.failed, workers.summary) == (0, 1, "0/2")
 
 
 def test_the_word_of_a_foreign_program_is_not_believed() -> None:
