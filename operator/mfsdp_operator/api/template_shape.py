@@ -1,6 +1,7 @@
 """Holds a template against its outline (`template_schema.py`), as the API server does at apply.
 
-For files, which never met the API server: what passes here must not be refused there.
+For files, which never met the API server: what passes here must not be refused there. And for the
+fields that the API server drops without a word (`template_fields.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,6 +9,7 @@ from typing import Any, Final
 
 from .problems import FieldPath, Problem
 from .schema import Schema
+from .template_fields import field_problems
 from .template_schema import template_properties
 
 _SPEC: Final = template_properties()["spec"]
@@ -16,8 +18,9 @@ _WORDS: Final = {"object": "an object", "array": "a list", "string": "a string"}
 
 
 def shape_problems(template: Mapping[str, Any]) -> Iterator[Problem]:
-    """What in `template.spec` is of the wrong kind, missing or too long."""
+    """What in `template.spec` is of the wrong kind, missing, too long, or would vanish unseen."""
     yield from _walk(template.get("spec", {}), _SPEC, ("spec", "template", "spec"))
+    yield from field_problems(template)
 
 
 def _walk(value: object, schema: Schema, path: FieldPath) -> Iterator[Problem]:

@@ -121,7 +121,9 @@ def test_checkpoints_on_a_claim() -> None:
 
 def test_checkpoints_on_a_volume_of_the_users_own() -> None:
     mount = {"name": "nfs", "mountPath": "/ckpt"}
-    made = pod(with_trainer(volumeMounts=[mount]) | {"checkpoint": {"path": "/ckpt/run"}})
+    spec = with_trainer(volumeMounts=[mount]) | {"checkpoint": {"path": "/ckpt/run"}}
+    spec["template"]["spec"]["volumes"] = [{"name": "nfs", "emptyDir": {}}]
+    made = pod(spec)
     assert [v for v in made["spec"]["volumes"] if "checkpoint" in v["name"]] == []
     assert mount in trainer(made)["volumeMounts"]
 
