@@ -11,9 +11,9 @@ from . import attempts
 from .admit import restart_policy, understand
 from .draft import Draft
 from .gang import Ending, Fate, Gang, Unsettled, ending
-from .state import SETTLE_SECONDS, Action, CreateConfigMap, CreatePods, CreateService
+from .state import SETTLE_SECONDS, Action, Announce, CreateConfigMap, CreatePods, CreateService
 from .training import at_the_end, merged
-from .waiting import why_leftovers, why_waiting
+from .waiting import STARTING, why_leftovers, why_waiting
 
 
 def under_way(draft: Draft) -> Situation | None:
@@ -119,7 +119,7 @@ def _following(draft: Draft, gang: Gang) -> Situation:
     """All pods are made: they start, or train."""
     if draft.status.phase is not JobPhase.RUNNING and gang.count(Fate.WAITING):
         phase = draft.phase_until_running(JobPhase.STARTING)
-        return Situation(phase, *why_waiting(gang, draft.nodes))
+        return _waiting(draft, Situation(phase, *why_waiting(gang, draft.nodes)))
     seen = draft.seen
     draft.update(
         training=merged(draft.status.training, seen.training, draft.policy.progress_interval)
@@ -129,3 +129,11 @@ def _following(draft: Draft, gang: Gang) -> Situation:
         message = f"progress is unknown: {seen.training_problem}"
         return Situation(JobPhase.RUNNING, "ProgressUnknown", message, pods_ready=ready)
     return Situation(JobPhase.RUNNING, "Training", "every trainer runs", pods_ready=ready)
+
+
+def _waiting(draft: Draft, now: Situation) -> Situation:
+    """A cause that may need a person is told once, as an Event, when it shows."""
+    before = {c.reason for c in draft.seen.job.status.conditions if c.type == "Ready"}
+    if now.reason != STARTING and now.reason not in before:
+        draft.actions.append(Announce("Warning", now.reason, now.message))
+    return now

@@ -8,6 +8,8 @@ from .gang import Fate, Gang
 from .outcome import clean
 
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+STARTING = "PodsStarting"
+"""The one reason that passes by itself."""
 _LISTED = 3
 
 
@@ -23,7 +25,7 @@ def why_waiting(gang: Gang, nodes: int) -> tuple[str, str]:
         if pod.unschedulable:
             return "Unschedulable", f"pod {pod.name}: {clean(pod.unschedulable)}"
     started = gang.count(Fate.RUNNING, Fate.SUCCEEDED)
-    return "PodsStarting", f"{started} of {nodes} trainers run"
+    return STARTING, f"{started} of {nodes} trainers run"
 
 
 def _fix(pod: PodView) -> str:

@@ -279,6 +279,16 @@ def test_why_pods_wait(new: Story) -> None:
     assert "llama-1-1: ImagePullBackOff: Back-off pulling x" in ready.message
 
 
+def test_a_cause_that_needs_a_person_is_an_event_once(new: Story) -> None:
+    new.sees()
+    assert told(new.sees(waiting(0), waiting(1))) == []
+    stuck = waiting(1, reason="ErrImagePull", message="not found")
+    [(reason, message)] = told(new.sees(waiting(0), stuck))
+    assert (reason, message) == ("ImagePull", "pod llama-1-1: ErrImagePull: not found")
+    again = waiting(1, reason="ImagePullBackOff", message="Back-off pulling x")
+    assert told(new.sees(waiting(0), again)) == []
+
+
 def test_a_lost_service_is_made_again(training: Story) -> None:
     decision = training.sees(running(0), running(1), service=False)
     assert decision.actions == (CreateService(),)
