@@ -98,7 +98,7 @@ def test_printer_columns_show_spec_and_status(twins: Jobs) -> None:
     shown = dict(zip(head, row, strict=True))
     del shown["AGE"]
     assert " ".join(shown.values()) == (
-        "columns Running 7/8 optim_grads 120 2.31 2 16 3 torch_fsdp2 95 PodsReady"
+        "columns Running 7/8 optim_grads 120 2.31 2 16 3 PodsReady torch_fsdp2 95"
     )
 
 

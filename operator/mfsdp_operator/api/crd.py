@@ -24,10 +24,10 @@ COLUMNS: Final = (
     ("Nodes", "integer", ".spec.nodes", 0),
     ("GPUs", "integer", ".status.gpus", 0),
     ("Restarts", "integer", ".status.restarts.total", 0),
+    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("Engine", "string", ".status.sharding.engine", 1),
     ("EtaSeconds", "integer", ".status.training.etaSeconds", 1),
-    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1),
 )
 
 

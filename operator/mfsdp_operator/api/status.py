@@ -89,7 +89,7 @@ class TrainingStatus(ConfigModel):
     total_steps: int = 0
     """Optimizer steps of the run."""
     phase: str = ""
-    """What the trainer is doing."""
+    """What the trainer is doing; Stopped when its attempt has ended early."""
     loss: str = ""
     """Mean loss per token of the last step."""
     eval_loss: str = ""

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from mfsdp_operator.api.crd import crd, spec_schema
+from mfsdp_operator.api.crd import COLUMNS, crd, spec_schema
 from mfsdp_operator.api.generate import generate, outputs
 from mfsdp_operator.api.refused import REFUSED
 from mfsdp_operator.api.schema import at, structural, walk
@@ -79,3 +79,8 @@ def test_a_union_has_no_place_in_a_custom_resource() -> None:
 
     with pytest.raises(TypeError, match="cannot hold a union"):
         structural(Either)
+
+
+def test_the_reason_is_where_people_look() -> None:
+    shown = {name for name, _, _, priority in COLUMNS if priority == 0}
+    assert {"Phase", "Reason"} <= shown
