@@ -118,6 +118,8 @@ class Reconciler:
             self._queue.add(key)
             return False
         self._written[key] = now
+        for line in attempt_news(old, new):
+            _log.info("%s/%s: %s", *key, line)
         return True
 
     async def _read_again(self, key: Key) -> dict[str, Any] | None:
@@ -157,6 +159,27 @@ class Reconciler:
         self._written.pop(key, None)
         if self.progress is not None:
             self.progress.follow(key, None)
+
+
+def attempt_news(old: JobStatus, new: JobStatus) -> list[str]:
+    """Lines for the log: an attempt ended, and why, or was begun."""
+    news = []
+    begun = new.attempt != old.attempt
+    was_on = old.attempt_state in (AttemptState.CREATING, AttemptState.ACTIVE)
+    if was_on and (begun or new.attempt_state is AttemptState.ENDED):
+        news.append(f"attempt {old.attempt} ended: {_why_ended(old.attempt, new)}")
+    if begun:
+        news.append(f"attempt {new.attempt} begins: {new.workers.desired} pods")
+    return news
+
+
+def _why_ended(attempt: int, status: JobStatus) -> str:
+    last = status.last_failure
+    if last is not None and last.attempt == attempt:
+        return f"{last.reason}: {last.message} (pod {last.pod})"
+    # A suspended job has no Ready.
+    told = [c.reason for c in status.conditions if c.type in ("Ready", "Suspended")]
+    return told[0] if told else str(status.phase)
 
 
 def _landmarks(status: JobStatus) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from tests.unit.operator.story import Story
 from tests.unit.operator.views import built_in, ended, outcome, running
 
 from mfsdp_operator.api.status import JobPhase, TrainingStatus
+from mfsdp_operator.reconciler import attempt_news
 
 TRAINS = TrainingStatus(
     step=3,
@@ -56,3 +57,19 @@ def test_a_failed_job_does_not_go_on_calling_its_pods_ready(training: Story) -> 
     training.sees()
     workers = training.status.workers
     assert (workers.created, workers.failed, workers.summary) == (0, 1, "0/2")
+
+
+def test_the_log_has_a_line_for_each_begin_and_end_of_an_attempt(new: Story) -> None:
+    before = new.status
+    new.sees()
+    assert attempt_news(before, new.status) == ["attempt 1 begins: 2 pods"]
+    before = new.trains().status
+    assert attempt_news(before, before) == []
+    new.sees()
+    assert attempt_news(before, new.status) == [
+        "attempt 1 ended: PodVanished: the pod is gone without a trace (pod llama-1-0)",
+        "attempt 2 begins: 2 pods",
+    ]
+    before, new.spec = new.trains(attempt=2).status, built_in(suspend=True)
+    new.sees(running(0, 2), running(1, 2))
+    assert attempt_news(before, new.status) == ["attempt 2 ended: Suspended"]
