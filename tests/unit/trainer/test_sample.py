@@ -13,10 +13,10 @@ CONTEXT = 16
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A GPT-2 of 16 positions, as an export leaves it."""
+    """A GPT-2 of 16 positions that never ends by itself."""
     directory = tmp_path_factory.mktemp("export")
     config = GPT2Config(
-        vocab_size=4, n_positions=CONTEXT, n_embd=8, n_layer=1, n_head=1, eos_token_id=3
+        vocab_size=4, n_positions=CONTEXT, n_embd=8, n_layer=1, n_head=1, eos_token_id=None
     )
     GPT2LMHeadModel(config).save_pretrained(directory)
     words = Tokenizer(WordLevel({"a": 0, "b": 1, "c": 2, "<end>": 3}, unk_token="c"))
