@@ -7,8 +7,11 @@ import pytest
 from tests.trainer.gang import Gang
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gang() -> Iterator[Gang]:
+    """Fresh processes for each file: torch remembers meshes by their ranks, and hands a process
+    that was in many groups the name of one that is gone. No worker of ours joins a second group.
+    """
     gang = Gang()
     yield gang
     gang.stop()

@@ -1,4 +1,4 @@
-"""Processes for tests that need ranks: started once, reused by every test of the session.
+"""Processes for tests that need ranks: started once, reused by every test of a file.
 
 `Gang.run(size, function, *arguments)` calls `function(world, *arguments)` on ranks 0 to size - 1,
 in one gloo process group that is kept while the size stays the same, and returns their results in

@@ -61,6 +61,7 @@ def test_opens_with_equal_logits(
     # A second export replaces the first; nothing is left beside it.
     assert gang.results(2, run_training, config)[0].error is None
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+        ".lock",
         "data",
         "export",
         "latest",
