@@ -18,6 +18,13 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "mfsdp-operator"
 RESERVED_LABEL_PREFIX: Final = f"{GROUP}/"
 
+CONFIG_VOLUME: Final = "mfsdp-config"
+CHECKPOINT_VOLUME: Final = "mfsdp-checkpoint"
+SHM_VOLUME: Final = "shm"
+TMP_VOLUME: Final = "tmp"
+OWN_VOLUMES: Final = frozenset({CONFIG_VOLUME, CHECKPOINT_VOLUME, SHM_VOLUME, TMP_VOLUME})
+"""Volumes that the operator adds to each pod, which a template may mount."""
+
 MAX_ATTEMPTS: Final = 1000
 MAX_NODES: Final = 16_384
 MAX_JOB_NAME: Final = 63 - len("-999-16383")

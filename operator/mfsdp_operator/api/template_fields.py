@@ -11,11 +11,10 @@ from typing import Any, Final
 
 from mfsdp_trainer.contract import CONTAINER_NAME
 
+from .names import OWN_VOLUMES
 from .problems import FieldPath, Problem
 from .template_names import CONTAINER_FIELDS, POD_FIELDS
 
-OWN_VOLUMES: Final = frozenset({"mfsdp-checkpoint", "mfsdp-config", "shm", "tmp"})
-"""Volumes that the operator adds to each pod, which a template may mount."""
 _POD: Final = ("spec", "template", "spec")
 
 

@@ -8,14 +8,12 @@ files and volumes of the operator's, and limits that would end single pods of it
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from mfsdp_operator.api.names import CHECKPOINT_VOLUME, CONFIG_VOLUME
 from mfsdp_operator.api.problems import Problem, problem
 from mfsdp_operator.api.template import has_own_program, trainer_container
 from mfsdp_trainer.contract import CONFIG_MOUNT, CONTAINER_NAME
 
 from .pod_env import RESERVED_ENV
-
-CONFIG_VOLUME: Final = "mfsdp-config"
-CHECKPOINT_VOLUME: Final = "mfsdp-checkpoint"
 
 _RESERVED_SPEC: Final = {
     "setHostnameAsFQDN": "pods find each other by their host names",

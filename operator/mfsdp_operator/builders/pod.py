@@ -11,9 +11,13 @@ from typing import Any, Final
 
 from mfsdp_operator.api.job import JobMeta
 from mfsdp_operator.api.names import (
+    CHECKPOINT_VOLUME,
+    CONFIG_VOLUME,
     LABEL_ATTEMPT,
     LABEL_JOB_UID,
     LABEL_NODE_RANK,
+    SHM_VOLUME,
+    TMP_VOLUME,
     config_map_name,
     pod_name,
     service_name,
@@ -24,7 +28,6 @@ from mfsdp_trainer.contract import CONFIG_FILE, CONFIG_MOUNT, CONTAINER_NAME
 
 from .merge import merge
 from .meta import job_labels, owner_references
-from .overlay import CHECKPOINT_VOLUME, CONFIG_VOLUME
 from .pod_env import gang_env, library_env, stamped_env
 
 USER_ID: Final = 65532
@@ -160,8 +163,8 @@ def _built_in_trainer(port: int) -> dict[str, Any]:
 def _mounts(spec: JobSpec) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [
         {"name": CONFIG_VOLUME, "mountPath": CONFIG_MOUNT, "readOnly": True},
-        {"name": "shm", "mountPath": "/dev/shm"},
-        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": SHM_VOLUME, "mountPath": "/dev/shm"},
+        {"name": TMP_VOLUME, "mountPath": "/tmp"},
     ]
     if _has_checkpoint_volume(spec):
         mounts.append({"name": CHECKPOINT_VOLUME, "mountPath": spec.checkpoint.path})
@@ -194,10 +197,10 @@ def _volumes(job: JobMeta, spec: JobSpec, resolved: ResolvedJob) -> list[dict[st
         # NCCL and data loaders share memory here; the runtime's default of 64 MB is too little. It
         # counts against the container's memory limit only as far as it is used.
         {
-            "name": "shm",
+            "name": SHM_VOLUME,
             "emptyDir": {"medium": "Memory", "sizeLimit": f"{resolved.procs_per_node}Gi"},
         },
-        {"name": "tmp", "emptyDir": {}},
+        {"name": TMP_VOLUME, "emptyDir": {}},
     ]
     if _has_checkpoint_volume(spec):
         source: dict[str, Any] = {"emptyDir": {}}

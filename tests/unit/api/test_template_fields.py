@@ -7,9 +7,9 @@ from kubernetes.aio.client import V1Container, V1PodSpec
 from tests.unit.operator.views import built_in, job
 
 from mfsdp_operator.api.job import parse_spec
+from mfsdp_operator.api.names import OWN_VOLUMES
 from mfsdp_operator.api.problems import InvalidSpecError
 from mfsdp_operator.api.resolve import resolve
-from mfsdp_operator.api.template_fields import OWN_VOLUMES
 from mfsdp_operator.api.template_names import CONTAINER_FIELDS, POD_FIELDS
 from mfsdp_operator.builders.config_map import build_config_map, read_pin
 
