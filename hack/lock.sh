@@ -12,7 +12,7 @@ compile() {
         --output-file "requirements/$out"
 }
 
-compile dev.txt pyproject.toml --extra operator --extra trainer --group dev --group build
+compile dev.txt pyproject.toml --extra operator --extra trainer --extra wandb --extra mlflow --group dev --group build
 for extra in operator trainer; do
     compile "$extra.txt" pyproject.toml --extra "$extra" --constraints requirements/dev.txt
 done
