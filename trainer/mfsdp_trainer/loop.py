@@ -48,14 +48,19 @@ class Loop:
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
         while position.step < self.config.training.steps:
-            facts, stop = self._step(position)
-            self.meter.count(facts)
-            position = Position(
-                step=facts.step,
-                consumed=position.consumed + self.config.training.global_batch_size,
-            )
+            position, stop = self.advance(position)
             self._between(position, stop=stop)
         return position
+
+    def advance(self, position: Position) -> tuple[Position, bool]:
+        """One step and its report; where the run stands then, and whether it was asked to stop.
+
+        Collective. Raises NonFiniteLossError before such a step is taken.
+        """
+        facts, stop = self._step(position)
+        self.meter.count(facts)
+        consumed = position.consumed + self.config.training.global_batch_size
+        return Position(step=facts.step, consumed=consumed), stop
 
     def _step(self, position: Position) -> tuple[StepFacts, bool]:
         """One optimizer step; what it came to, and whether any rank was asked to stop."""
