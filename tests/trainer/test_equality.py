@@ -1,5 +1,6 @@
 """Loss and gradient norm of every engine and strategy equal one unsharded process."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from mfsdp_trainer.config import TrainerConfig
 
+STRATEGIES = ["ddp", "no_shard", "optim", "optim_grads", "optim_grads_params"]
 # Every pair of values of two columns occurs. The matrix in full is for `make soak`.
 PAIRWISE = [
     # strategy, ranks, tied, micro-batches; sorted by ranks: a gang of one size is made once
@@ -31,6 +33,9 @@ PAIRWISE = [
     ("optim_grads", 4, True, 3),
     ("optim_grads_params", 4, True, 3),
 ]
+REST = sorted(
+    {*product(STRATEGIES, (1, 2, 4), (False, True), (1, 3))} - {*PAIRWISE}, key=lambda c: c[1]
+)
 HYBRID = ["optim", "optim_grads", "optim_grads_params"]
 
 
@@ -68,7 +73,10 @@ def config_from(start: Path, text: Path, checkpoints: Path, **choice: Any) -> Tr
     return configuration(text, checkpoints, model={"path": str(start)}, **choice)
 
 
-@pytest.mark.parametrize(("strategy", "ranks", "tied", "micro_batches"), PAIRWISE)
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "tied", "micro_batches"),
+    [*PAIRWISE, *(pytest.param(*case, marks=pytest.mark.soak) for case in REST)],
+)
 def test_equals_one_unsharded_process(
     gang: Gang,
     starts: dict[bool, Path],
