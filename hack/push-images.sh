@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Build both images with the machine's container tool, push them to $MFSDP_REGISTRY and print their
 # names, a line each: operator, trainer. For clusters other than the embedded one.
+# $MFSDP_BASE_IMAGE replaces python:3.13-slim where Docker Hub is not reached; $CONTAINER_TOOL picks
+# the tool.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,13 +17,14 @@ find_tool() {
 
 : "${MFSDP_REGISTRY:?set MFSDP_REGISTRY to a registry that your cluster pulls from, e.g. registry.example.com/team}"
 tool=$(find_tool)
+base=(${MFSDP_BASE_IMAGE:+--build-arg "BASE=$MFSDP_BASE_IMAGE"})
 tag=$(git rev-parse --short=12 HEAD 2>/dev/null || echo dev)
 [ -z "$(git status --porcelain 2>/dev/null)" ] || tag=$tag-$(git diff HEAD | sha256sum | cut -c1-8)
 for target in operator trainer; do
     name=$MFSDP_REGISTRY/mfsdp/$target:$tag
     case $tool in
-        buildah) buildah build --layers --network host --target "$target" --tag "$name" . >&2 ;;
-        *) DOCKER_BUILDKIT=1 "$tool" build --target "$target" --tag "$name" . >&2 ;;
+        *buildah) "$tool" build --layers --network host --target "$target" "${base[@]}" --tag "$name" . >&2 ;;
+        *) DOCKER_BUILDKIT=1 "$tool" build --target "$target" "${base[@]}" --tag "$name" . >&2 ;;
     esac
     "$tool" push "$name" >&2
     echo "$name"
