@@ -1,10 +1,19 @@
 """Fixtures of the trainer's tests: one gang of processes, one small text, one small model."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.trainer.gang import Gang
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """A shell starts background jobs with SIGINT ignored, and every child inherits that: tests
+    that press Ctrl-C would wait for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
