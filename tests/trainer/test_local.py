@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -103,8 +104,27 @@ class Local:
         return "".join((*self.out, *self.err))
 
 
-def test_trains_to_an_exported_model_that_writes(tmp_path: Path) -> None:
-    run = Local(job_file(tmp_path), "--prompt", "the quick")
+type Start = Callable[..., Local]
+
+
+@pytest.fixture
+def local() -> Iterator[Start]:
+    """Starts `mfsdp local`; what a failed test leaves running is killed with all its workers."""
+    started: list[Local] = []
+
+    def start(job: Path, *flags: str) -> Local:
+        started.append(Local(job, *flags))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            os.killpg(one.process.pid, signal.SIGKILL)
+            one.end()
+
+
+def test_trains_to_an_exported_model_that_writes(local: Start, tmp_path: Path) -> None:
+    run = local(job_file(tmp_path), "--prompt", "the quick")
     assert run.end() == 0, run.text
     assert f"step {_STEPS}/{_STEPS}" in run.text
     export = tmp_path / "run" / "checkpoints" / "export"
@@ -113,18 +133,18 @@ def test_trains_to_an_exported_model_that_writes(tmp_path: Path) -> None:
     assert "a sample that it wrote:\nthe quick" in run.text
 
 
-def test_stopped_it_checkpoints_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_stopped_it_checkpoints_and_the_next_run_goes_on(local: Start, tmp_path: Path) -> None:
     steps = 100_000
     job = job_file(tmp_path, training={"steps": steps, "globalBatchSize": 4, "precision": "fp32"})
-    run = Local(job, "--nproc", "1")
+    run = local(job, "--nproc", "1")
     run.until(rf"step [1-9]\d*/{steps}")
-    second = Local(job, "--nproc", "1")
+    second = local(job, "--nproc", "1")
     assert second.end() == 1, second.text
     assert "run is in use by another run" in "".join(second.err)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.end() == ExitCode.PREEMPTED, run.text
     assert "Preempted" in "".join(run.err)
-    again = Local(job, "--nproc", "2")
+    again = local(job, "--nproc", "2")
     again.until(r"resumed from step [1-9]")
     again.process.send_signal(signal.SIGTERM)
     assert again.end() == ExitCode.PREEMPTED, again.text
@@ -132,9 +152,9 @@ def test_stopped_it_checkpoints_and_the_next_run_goes_on(tmp_path: Path) -> None
         os.killpg(again.process.pid, 0)
 
 
-def test_what_only_the_trainer_finds_out_is_one_line(tmp_path: Path) -> None:
+def test_what_only_the_trainer_finds_out_is_one_line(local: Start, tmp_path: Path) -> None:
     job = job_file(tmp_path, data={"sources": [{"path": "/text/*.jsonl", "format": "jsonl"}]})
-    run = Local(job, "--nproc", "1")
+    run = local(job, "--nproc", "1")
     assert run.end() == ExitCode.DATA_ERROR, run.text
     first = run.err[0]
     assert "DataError" in first
