@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 
+from . import prune
 from .locks import locked
 from .prerequisites import BUILD_PACKAGES, install_packages, require_go, require_space
 from .progress import Progress, duration
@@ -168,6 +169,8 @@ def _build_all(todo: list[Piece], progress: Progress) -> None:
 def build_missing(progress: Progress, names: Sequence[str]) -> None:
     """Build the named pieces that are not in the cache yet; a no-op when all of them are."""
     pieces = [BY_NAME[name] for name in names]
+    for piece in filter(_built, pieces):
+        os.utime(piece.folder())  # in use: what is pruned is what was not used for longest
     if all(map(_built, pieces)):
         return
     with locked(cache_root() / "bin" / ".lock", "another build"):
@@ -179,3 +182,5 @@ def build_missing(progress: Progress, names: Sequence[str]) -> None:
         if any(piece.cgo for piece in missing):
             install_packages(BUILD_PACKAGES)
         _build_all(missing, progress)
+        for piece in missing:
+            prune.programs(piece.folder().parent, piece.name)

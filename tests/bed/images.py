@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
 
-from . import base_image, builds, context, mounts, oci
+from . import base_image, builds, context, mounts, oci, prune
 from .dockerfile import bases, mounted, needed, parse, pin_mounts
 from .layers import buildah, store
 from .locks import locked
@@ -121,6 +121,8 @@ def build(bed: Bed, targets: Sequence[str], file: Path | None, folder: Path) -> 
             for target in targets:
                 with progress.step(f"image {target}"):
                     names.append(_build_one(bed, target, source))
+            if store().exists():
+                prune.images()
         finally:
             mounts.clear(store())
     return names
