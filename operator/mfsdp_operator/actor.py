@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 from .api.job import JobMeta
 from .api.names import API_VERSION, KIND, MANAGED_BY, config_map_name, pod_name, service_name
+from .api.reasons import JobReason
 from .builders.config_map import Pin, PinError, read_pin
 from .builders.meta import job_labels
 from .builders.pod import stamp
@@ -104,12 +105,12 @@ class Actor:
         try:
             found = await self._kube.get_config_map(job.namespace, name)
         except NotFoundError as error:
-            raise Refused("ConfigMapMissing", f"config map {name} is gone") from error
+            raise Refused(JobReason.CONFIG_MAP_MISSING, f"config map {name} is gone") from error
         _check_owner(job, found)
         try:
             return read_pin(found)
         except PinError as error:
-            raise Refused("ConfigMapUnusable", str(error)) from error
+            raise Refused(JobReason.CONFIG_MAP_UNUSABLE, str(error)) from error
 
     async def _create_service(self, job: JobMeta) -> None:
         try:
@@ -140,7 +141,9 @@ class Actor:
         view = pod_view(made)
         if view is None or (view.attempt, view.rank) != (attempt, rank):
             name = manifest["metadata"]["name"]
-            raise Refused("PodChanged", f"pod {name} lacks the labels of its rank: delete it")
+            raise Refused(
+                JobReason.POD_CHANGED, f"pod {name} lacks the labels of its rank: delete it"
+            )
         self._pods.put(view)
 
     async def _announce(self, job: JobMeta, action: Announce) -> None:
@@ -207,7 +210,7 @@ def refusal(error: KubeError, what: str) -> Refused:
     """The answer to the user. Template and pin never change: an invalid pod stays invalid."""
     reason = _reason(error)
     message = f"the API server refused a {what}: {error}"
-    if reason == "CreateInvalid" and what == "pod":
+    if reason == JobReason.CREATE_INVALID and what == "pod":
         message = f"{message}; fix spec.template and create the job again"
         return Refused(reason, message, permanent=True)
     return Refused(reason, message)
@@ -215,14 +218,16 @@ def refusal(error: KubeError, what: str) -> Refused:
 
 def _reason(error: KubeError) -> str:
     if error.status == 403 and "exceeded quota" in error.message:
-        return "QuotaExceeded"
+        return JobReason.QUOTA_EXCEEDED
     if "admission webhook" in error.message or "failed calling webhook" in error.message:
-        return "WebhookRefused"
+        return JobReason.WEBHOOK_REFUSED
     if "ValidatingAdmissionPolicy" in error.message:
-        return "PolicyRefused"  # a 422 as well, but policies can be changed
+        return JobReason.POLICY_REFUSED  # a 422 as well, but policies can be changed
     if error.status == 400 and "cannot be handled as a" in error.message:
-        return "CreateInvalid"  # a field of the wrong type
-    return {403: "CreateForbidden", 422: "CreateInvalid"}.get(error.status, "CreateRefused")
+        return JobReason.CREATE_INVALID  # a field of the wrong type
+    return {403: JobReason.CREATE_FORBIDDEN, 422: JobReason.CREATE_INVALID}.get(
+        error.status, JobReason.CREATE_REFUSED
+    )
 
 
 def _check_owner(job: JobMeta, found: Mapping[str, Any]) -> None:
@@ -230,5 +235,6 @@ def _check_owner(job: JobMeta, found: Mapping[str, Any]) -> None:
     if controller_uid(found["metadata"]) != job.uid:
         name, kind = found["metadata"]["name"], found.get("kind", "object")
         raise Refused(
-            "NameTaken", f"{kind} {name} exists and is not this job's: delete it, or rename the job"
+            JobReason.NAME_TAKEN,
+            f"{kind} {name} exists and is not this job's: delete it, or rename the job",
         )

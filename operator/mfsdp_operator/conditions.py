@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from .api.reasons import CONDITIONS
 from .api.status import Condition, JobPhase
 from .clock import to_rfc3339
 
@@ -39,7 +40,7 @@ def compute(
     before = {condition.type: condition for condition in previous}
     return tuple(
         _condition(kind, holds[kind], situation, before.get(kind), generation, now)
-        for kind in _ORDER
+        for kind in CONDITIONS
         if kind in holds and (kind not in _SHOWN_ONCE_TRUE or holds[kind] or kind in before)
     )
 
@@ -49,17 +50,6 @@ def acknowledge(conditions: Sequence[Condition], generation: int) -> tuple[Condi
     return tuple(c.model_copy(update={"observed_generation": generation}) for c in conditions)
 
 
-_ORDER = (
-    "Ready",
-    "Reconciling",
-    "Stalled",
-    "Suspended",
-    "PodsReady",
-    "Running",
-    "Restarting",
-    "Complete",
-    "Failed",
-)
 _SHOWN_ONCE_TRUE = frozenset({"Suspended", "Restarting", "Complete", "Failed"})
 """Absent until they hold for the first time: a new job does not list what it is not."""
 

@@ -71,6 +71,8 @@ class PodView:
     job_name: str
     attempt: int
     rank: int
+    created: float | None
+    """Unix seconds."""
     deleting: bool
     phase: str
     ready: bool
@@ -85,6 +87,10 @@ class PodView:
     waiting_reason: str
     """Why a container does not start, for instance ImagePullBackOff."""
     waiting_message: str
+    prepared: bool | None
+    """Volumes and network are there, so that containers may start. None: not said."""
+    initializing: str
+    """The init container that runs now."""
     running: bool
     """The trainer container runs."""
     terminated: Terminated | None
@@ -150,6 +156,7 @@ def pod_view(raw: Raw) -> PodView | None:
         job_name=labels.get(LABEL_JOB_NAME, ""),
         attempt=attempt,
         rank=rank,
+        created=from_rfc3339(meta.get("creationTimestamp")),
         deleting=bool(meta.get("deletionTimestamp")),
         phase=status.get("phase", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",
@@ -161,6 +168,8 @@ def pod_view(raw: Raw) -> PodView | None:
         unschedulable=_unschedulable(conditions),
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
+        prepared=_prepared(conditions),
+        initializing=_initializing(status),
         running="running" in state,
         terminated=_terminated(state),
     )
@@ -182,6 +191,18 @@ def _unschedulable(conditions: Mapping[str, Raw]) -> str:
     if condition.get("status") != "False":
         return ""
     return str(condition.get("message") or condition.get("reason") or "")
+
+
+def _prepared(conditions: Mapping[str, Raw]) -> bool | None:
+    said = conditions.get("PodReadyToStartContainers", {}).get("status")
+    return None if said is None else said == "True"
+
+
+def _initializing(status: Raw) -> str:
+    for container in status.get("initContainerStatuses") or ():
+        if "running" in (container.get("state") or {}):
+            return str(container.get("name") or "")
+    return ""
 
 
 def _trainer_state(status: Raw) -> Raw:

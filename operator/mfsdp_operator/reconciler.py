@@ -9,6 +9,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from mfsdp_trainer.words import counted
+
 from .actor import Actor, Refused
 from .api.names import pod_name
 from .api.status import AttemptState, JobPhase, JobStatus, WorkersStatus
@@ -169,7 +171,7 @@ def attempt_news(old: JobStatus, new: JobStatus) -> list[str]:
     if was_on and (begun or new.attempt_state is AttemptState.ENDED):
         news.append(f"attempt {old.attempt} ended: {_why_ended(old.attempt, new)}")
     if begun:
-        news.append(f"attempt {new.attempt} begins: {new.workers.desired} pods")
+        news.append(f"attempt {new.attempt} begins: {counted(new.workers.desired, 'pod')}")
     return news
 
 
@@ -188,5 +190,6 @@ def _landmarks(status: JobStatus) -> tuple[object, ...]:
     bare = {"workers": WorkersStatus(), "training": None, "conditions": ()}
     over = status.attempt_state is AttemptState.ENDED
     # A last word: the pod that said it is about to be gone.
-    last_step = status.training.step if over and status.training else None
-    return status.model_copy(update=bare), conditions, last_step
+    last = status.training if over else None
+    last_word = (last.step, last.checkpoint_step) if last else None
+    return status.model_copy(update=bare), conditions, last_word

@@ -25,7 +25,8 @@ class Env(StrEnum):
 
     Beside them the operator sets MASTER_ADDR, MASTER_PORT, NNODES, NODE_RANK, NPROC_PER_NODE and
     torchrun's
-    PET_* forms of the same, for programs other than ours.
+    PET_* forms of the same, for programs other than ours; and for these alone the job's sharding
+    (`OwnProgramEnv`).
     """
 
     CONFIG = "MFSDP_CONFIG"
@@ -35,6 +36,17 @@ class Env(StrEnum):
     RENDEZVOUS_TIMEOUT = "MFSDP_RENDEZVOUS_TIMEOUT"
     TERMINATION_LOG = "MFSDP_TERMINATION_LOG"
     STOP_TIMEOUT = "MFSDP_STOP_TIMEOUT"
+
+
+class OwnProgramEnv(StrEnum):
+    """What a program of the user's own is told of the job's sharding fields."""
+
+    ENGINE = "MFSDP_ENGINE"
+    STRATEGY = "MFSDP_SHARDING_STRATEGY"
+    REPLICAS = "MFSDP_DATA_PARALLEL_REPLICAS"
+    CHECKPOINT_DIR = "MFSDP_CHECKPOINT_DIR"
+    FSDP_ARGS = "MFSDP_FSDP_ARGS"
+    """The same as command line of Megatron-SWIFT; empty without an engine."""
 
 
 class ExitCode(IntEnum):
@@ -94,6 +106,8 @@ class Outcome(ConfigModel):
     """Last finished optimizer step, if training had begun."""
     rank: int | None = None
     """Global rank that failed first, if one is known."""
+    checkpoint_step: int | None = None
+    """Step of the newest published checkpoint, from the pod of rank 0."""
 
 
 class Phase(StrEnum):

@@ -24,7 +24,8 @@ COLUMNS: Final = (
     ("Nodes", "integer", ".spec.nodes", 0),
     ("GPUs", "integer", ".status.gpus", 0),
     ("Restarts", "integer", ".status.restarts.total", 0),
-    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 0),
+    # All conditions carry the same reason; a suspended job has no Ready.
+    ("Reason", "string", ".status.conditions[0].reason", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("Engine", "string", ".status.sharding.engine", 1),
     ("EtaSeconds", "integer", ".status.training.etaSeconds", 1),

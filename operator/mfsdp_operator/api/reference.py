@@ -1,9 +1,11 @@
-"""docs/reference/api.md: every field of the API as a table, written from the CRD's own schema."""
+"""docs/reference/api.md: every field of the API as a table, written from the CRD's own schema, and
+the words in `status` (`reference_words.py`)."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from . import names
+from .reference_words import words
 from .refused import REFUSED
 from .rules import MUTABLE_FIELDS, RESERVED_POD_FIELDS
 from .schema import Schema, at, walk
@@ -26,6 +28,7 @@ def reference(crd: dict[str, Any]) -> str:
     parts += ["\n## Refused\n\nThese names are refused with the right one, so that a typo never "]
     parts += ["becomes a default:\n\n| in | written | right |\n|---|---|---|\n"]
     parts += [f"| `{_place(r.parent)}` | `{r.name}` | `{r.write}` |\n" for r in REFUSED]
+    parts += words()
     return "".join(parts)
 
 

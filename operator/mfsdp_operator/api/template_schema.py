@@ -4,8 +4,20 @@ A whole pod template would make the CRD too large for `kubectl apply`; everythin
 as it is and judged by the API server when the pods are made.
 """
 
+from typing import Final
+
 from .rules import RESERVED_POD_FIELDS
 from .schema import PRESERVE, Schema
+
+POD_LISTS: Final = (
+    "initContainers",
+    "volumes",
+    "tolerations",
+    "topologySpreadConstraints",
+    "imagePullSecrets",
+)
+CONTAINER_LISTS: Final = ("envFrom", "ports", "volumeMounts")
+"""Lists that are merged with ours entry by entry, so that entries must be objects."""
 
 
 def template_properties() -> Schema:
@@ -15,9 +27,23 @@ def template_properties() -> Schema:
         "spec": {
             "description": "Pod spec: any field of one, but those that the operator sets.",
             "type": "object",
-            "properties": {"containers": _containers(), **_reserved_pod_fields()},
+            "properties": {
+                "containers": _containers(),
+                **{name: _objects("a pod's") for name in POD_LISTS},
+                **_reserved_pod_fields(),
+            },
             PRESERVE: True,
         },
+    }
+
+
+def _objects(whose: str) -> Schema:
+    return {
+        "description": f"As {whose} field of this name.",
+        "type": "array",
+        "maxItems": 256,
+        "nullable": True,  # null in a template drops what the operator would set
+        "items": {"type": "object", PRESERVE: True},
     }
 
 
@@ -78,12 +104,16 @@ def _containers() -> Schema:
                     " pod has the environment for it (PET_MASTER_ADDR, PET_MASTER_PORT, PET_NNODES,"
                     " PET_NODE_RANK, PET_NPROC_PER_NODE, PET_RDZV_ID), and for other launchers"
                     " MASTER_ADDR, MASTER_PORT, NNODES, NODE_RANK, NPROC_PER_NODE and WORLD_SIZE."
-                    " RANK and LOCAL_RANK are torchrun's to set.",
+                    " RANK and LOCAL_RANK are torchrun's to set. The job's sharding is in"
+                    " MFSDP_ENGINE, MFSDP_SHARDING_STRATEGY, MFSDP_DATA_PARALLEL_REPLICAS and, as"
+                    " arguments of megatron sft, in MFSDP_FSDP_ARGS; checkpoint.path is in"
+                    " MFSDP_CHECKPOINT_DIR.",
                     "type": "array",
                     "maxItems": 256,
                     "items": {"type": "string", "maxLength": 131072},
                 },
                 "env": _env(),
+                **{name: _objects("a container's") for name in CONTAINER_LISTS},
             },
             PRESERVE: True,
         },

@@ -11,6 +11,7 @@ from typing import Any, Final
 from mfsdp_operator.api.names import CHECKPOINT_VOLUME, CONFIG_VOLUME
 from mfsdp_operator.api.problems import Problem, problem
 from mfsdp_operator.api.template import has_own_program, trainer_container
+from mfsdp_operator.api.template_schema import CONTAINER_LISTS, POD_LISTS
 from mfsdp_trainer.contract import CONFIG_MOUNT, CONTAINER_NAME
 
 from .pod_env import RESERVED_ENV
@@ -20,15 +21,8 @@ _RESERVED_SPEC: Final = {
     "activeDeadlineSeconds": "it would end single pods of the gang",
     "ephemeralContainers": "they can only be added to a pod that runs",
 }
-_LISTS: Final = (
-    "containers",
-    "initContainers",
-    "volumes",
-    "tolerations",
-    "imagePullSecrets",
-    "topologySpreadConstraints",
-)
-_CONTAINER_LISTS: Final = ("env", "envFrom", "ports", "volumeMounts")
+_LISTS: Final = ("containers", *POD_LISTS)
+_CONTAINER_LISTS: Final = ("env", *CONTAINER_LISTS)
 _TRAINER: Final = f"spec.template.spec.containers[{CONTAINER_NAME}]"
 
 
@@ -38,11 +32,7 @@ def overlay_problems(template: Mapping[str, Any]) -> list[Problem]:
     if not isinstance(spec, Mapping):
         return []  # api.template says so
     problems = [*_metadata_problems(template.get("metadata")), *_reserved(spec)]
-    malformed = [key for key in _LISTS if not _is_list_of_objects(spec.get(key))]
-    problems += [
-        problem(f"spec.template.spec.{key}", "must be a list of objects") for key in malformed
-    ]
-    if not malformed:
+    if all(_is_list_of_objects(spec.get(key)) for key in _LISTS):  # api.template_shape says so
         problems += [*_volume_problems(spec), *_trainer_problems(template)]
     return problems
 
@@ -76,11 +66,8 @@ def _volume_problems(spec: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _trainer_problems(template: Mapping[str, Any]) -> Iterator[Problem]:
     trainer = trainer_container(template)
-    malformed = [key for key in _CONTAINER_LISTS if not _is_list_of_objects(trainer.get(key))]
-    for key in malformed:
-        yield _of_trainer(key, "must be a list of objects")
-    if malformed:
-        return
+    if not all(_is_list_of_objects(trainer.get(key)) for key in _CONTAINER_LISTS):
+        return  # api.template_shape says so
     if trainer.get("args") and not has_own_program(template):
         yield _of_trainer(
             "args",

@@ -7,6 +7,7 @@ and an eviction never costs the program one of its chances.
 from typing import Final
 
 from mfsdp_operator.api.names import MAX_ATTEMPTS
+from mfsdp_operator.api.reasons import JobReason
 from mfsdp_operator.api.spec import RestartPolicy
 from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus, LastFailure, RestartCounts
 from mfsdp_operator.clock import to_rfc3339
@@ -52,7 +53,7 @@ def end(
         # Whole seconds are written: round up, so that it is never too early.
         update["next_attempt_time"] = to_rfc3339(now + delay + 0.999)
     told = f"attempt {status.attempt} ended: {describe(how)}; the gang starts again"
-    return status.model_copy(update=update), Announce("Warning", "Restarting", told)
+    return status.model_copy(update=update), Announce("Warning", JobReason.RESTARTING, told)
 
 
 def finish(status: JobStatus, phase: JobPhase, now: float) -> JobStatus:
@@ -86,9 +87,12 @@ def _why_no_more(status: JobStatus, how: Ending, limits: RestartPolicy) -> tuple
     told = f"attempt {status.attempt} ended with {describe(how)}"
     if how.disruption and status.restarts.disruptions >= limits.max_disruption_restarts:
         limit = f"restarts.maxDisruptionRestarts is {limits.max_disruption_restarts}"
-        return "RestartsExhausted", f"{told}; {limit}"
+        return JobReason.RESTARTS_EXHAUSTED, f"{told}; {limit}"
     if not how.disruption and status.restarts.failures >= limits.max_restarts:
-        return "RestartsExhausted", f"{told}; restarts.maxRestarts is {limits.max_restarts}"
+        return (
+            JobReason.RESTARTS_EXHAUSTED,
+            f"{told}; restarts.maxRestarts is {limits.max_restarts}",
+        )
     return None
 
 

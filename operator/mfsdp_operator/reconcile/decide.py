@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from mfsdp_operator import conditions
 from mfsdp_operator.api.problems import InvalidSpecError
+from mfsdp_operator.api.reasons import JobReason
 from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus
 from mfsdp_operator.clock import from_rfc3339
 from mfsdp_operator.conditions import Situation
@@ -95,7 +96,7 @@ def _live(draft: Draft) -> Situation:
         try:
             draft.status = admitted(draft.status, *understand(draft.seen.job))
         except InvalidSpecError as error:
-            return draft.finish(JobPhase.FAILED, "InvalidSpec", str(error))
+            return draft.finish(JobPhase.FAILED, JobReason.INVALID_SPEC, str(error))
     if draft.status.attempt_state in (AttemptState.CREATING, AttemptState.ACTIVE):
         situation = under_way(draft)
         if situation is not None:
@@ -108,10 +109,10 @@ def _live(draft: Draft) -> Situation:
 def _suspended(draft: Draft) -> Situation:
     """No pods, as the user wants it. Those that run are told to go, after a checkpoint."""
     if draft.status.phase is not JobPhase.SUSPENDED:
-        draft.actions.append(Announce("Normal", "Suspended", "spec.suspend is true"))
+        draft.actions.append(Announce("Normal", JobReason.SUSPENDED, "spec.suspend is true"))
     left = draft.delete_all()
     message = why_leftovers(left) if left else "set spec.suspend to false to go on"
-    return Situation(JobPhase.SUSPENDED, "Suspended", message, settled=not left)
+    return Situation(JobPhase.SUSPENDED, JobReason.SUSPENDED, message, settled=not left)
 
 
 def _between(draft: Draft) -> Situation:
@@ -119,13 +120,13 @@ def _between(draft: Draft) -> Situation:
     phase = draft.phase_until_running(JobPhase.PENDING)
     left = draft.delete_all()
     if left:
-        return Situation(phase, "PodsEnding", why_leftovers(left))
+        return Situation(phase, JobReason.PODS_ENDING, why_leftovers(left))
     wait = draft.wait_for_next_attempt()
     if wait is not None:
-        return Situation(phase, "BackOff", wait)
+        return Situation(phase, JobReason.BACK_OFF, wait)
     if draft.status.attempt >= attempts.MAX_ATTEMPT:
         message = f"no job has more than {attempts.MAX_ATTEMPT} attempts"
-        return draft.finish(JobPhase.FAILED, "RestartsExhausted", message)
+        return draft.finish(JobPhase.FAILED, JobReason.RESTARTS_EXHAUSTED, message)
     draft.begin(phase)
     situation = under_way(draft)
     if situation is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from mfsdp_operator.api.names import pod_name
+from mfsdp_operator.api.reasons import JobReason
 from mfsdp_operator.objects import PodView
 
 from .outcome import Failure, failure_of, says_done
@@ -142,7 +143,9 @@ def _disruption(gang: Gang, job: str, attempt: int, all_made: bool) -> Ending | 
         return Ending(reason, why, pod.name, exit_code, disruption=True)
     if all_made and gang.missing:
         name = pod_name(job, attempt, gang.missing[0])
-        return Ending("PodVanished", "the pod is gone without a trace", name, disruption=True)
+        return Ending(
+            JobReason.POD_VANISHED, "the pod is gone without a trace", name, disruption=True
+        )
     return None
 
 
@@ -151,5 +154,5 @@ def _why_disrupted(pod: PodView) -> tuple[str, str]:
     if pod.disruption:
         return pod.disruption, f"the pod was evicted{where}"
     if pod.deleting:
-        return "PodDeleted", f"the pod was deleted{where}"
-    return pod.reason or "NodeLost", f"the node ended the pod{where}"
+        return JobReason.POD_DELETED, f"the pod was deleted{where}"
+    return pod.reason or JobReason.NODE_LOST, f"the node ended the pod{where}"

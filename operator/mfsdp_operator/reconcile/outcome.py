@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from mfsdp_operator.api.reasons import JobReason
 from mfsdp_operator.objects import PodView, Terminated
 from mfsdp_trainer.contract import PERMANENT_REASONS, Outcome, Reason
 from mfsdp_trainer.errors import one_line
@@ -51,7 +52,9 @@ def failure_of(pod: PodView, *, trusted: bool) -> Failure:
             echo=outcome.reason in _UNSPECIFIC,
         )
     if ended is None:
-        return Failure(pod, pod.reason or "PodFailed", clean(pod.message) or "the pod failed", None)
+        return Failure(
+            pod, pod.reason or JobReason.POD_FAILED, clean(pod.message) or "the pod failed", None
+        )
     if ended.reason == "OOMKilled":
         message = "killed: out of memory (the container's memory limit, or the node's memory)"
         return Failure(pod, Reason.OUT_OF_MEMORY.value, message, ended.exit_code)
@@ -75,9 +78,16 @@ def step_of(pod: PodView) -> int | None:
     return outcome.step if outcome else None
 
 
+def checkpoint_step_of(pod: PodView) -> int | None:
+    """The newest checkpoint that the built-in trainer says it published."""
+    outcome = _outcome(pod.terminated) if pod.terminated else None
+    return outcome.checkpoint_step if outcome else None
+
+
 def _outcome(ended: Terminated) -> Outcome | None:
     try:
-        return Outcome.model_validate_json(ended.message)
+        # A newer trainer may say more than this operator knows.
+        return Outcome.model_validate_json(ended.message, extra="ignore")
     except ValidationError:
         return None
 

@@ -8,7 +8,7 @@ from mfsdp_operator.clock import from_rfc3339
 from mfsdp_operator.objects import PodView
 from mfsdp_trainer.contract import Phase
 
-from .outcome import says_done, step_of
+from .outcome import checkpoint_step_of, says_done, step_of
 
 STOPPED: Final = "Stopped"
 """`status.training.phase` while no attempt trains; the trainer itself has no such phase."""
@@ -47,6 +47,7 @@ def at_the_end(shown: TrainingStatus | None, rank_0: PodView | None) -> Training
         "total_steps": max(step, shown.total_steps),
         "phase": "Done",
         "eta_seconds": 0,
+        "checkpoint_step": _newest_checkpoint(shown, [rank_0]),
     }
     return shown.model_copy(update=done)
 
@@ -56,6 +57,7 @@ def between_attempts(
 ) -> TrainingStatus | None:
     """The last state of an attempt that ended early: its pods say how far they came, and nothing
     trains now. Step and loss stay until the next attempt has some of its own."""
+    pods = list(pods)
     steps = [step for step in map(step_of, pods) if step is not None]
     if shown is None and not steps:
         return None
@@ -65,8 +67,15 @@ def between_attempts(
         "phase": STOPPED,
         "tokens_per_second": "",
         "eta_seconds": None,
+        "checkpoint_step": _newest_checkpoint(shown, pods),
     }
     return shown.model_copy(update=stopped)
+
+
+def _newest_checkpoint(shown: TrainingStatus, pods: Iterable[PodView]) -> int | None:
+    """The last word of the pod that knows: a save at the end was published after the last poll."""
+    said = [step for step in map(checkpoint_step_of, pods) if step is not None]
+    return max(said, default=shown.checkpoint_step)
 
 
 def _landmark(training: TrainingStatus) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from mfsdp_operator.api.problems import InvalidSpecError
+from mfsdp_operator.api.reasons import JobReason
 from mfsdp_operator.api.status import AttemptState, JobPhase
 from mfsdp_operator.builders.config_map import build_config_map
 from mfsdp_operator.conditions import Situation
@@ -13,7 +14,7 @@ from .draft import Draft
 from .gang import Ending, Fate, Gang, Unsettled, ending
 from .state import SETTLE_SECONDS, Action, Announce, CreateConfigMap, CreatePods, CreateService
 from .training import at_the_end, merged
-from .waiting import STARTING, why_leftovers, why_waiting
+from .waiting import STARTING, Waiting, why_leftovers, why_waiting
 
 
 def under_way(draft: Draft) -> Situation | None:
@@ -40,7 +41,7 @@ def _complete(draft: Draft, gang: Gang) -> Situation:
     draft.update(training=at_the_end(draft.status.training, rank_0))
     pods = "the pod" if draft.nodes == 1 else f"all {draft.nodes} pods"
     message = f"{pods} ended well in attempt {draft.status.attempt}"
-    return draft.finish(JobPhase.COMPLETE, "Complete", message)
+    return draft.finish(JobPhase.COMPLETE, JobReason.COMPLETE, message)
 
 
 def _how_it_ended(draft: Draft, gang: Gang) -> Ending | None:
@@ -79,7 +80,7 @@ def _creating(draft: Draft, gang: Gang) -> Situation:
     if strays:
         # Whatever they are, two attempts must not meet.
         draft.delete(strays)
-        return Situation(phase, "PodsEnding", why_leftovers(strays))
+        return Situation(phase, JobReason.PODS_ENDING, why_leftovers(strays))
     refusal = draft.memory.refusal
     if refusal is not None and refusal.permanent:
         return draft.finish(JobPhase.FAILED, refusal.reason, refusal.message)
@@ -90,7 +91,7 @@ def _creating(draft: Draft, gang: Gang) -> Situation:
     if refusal is not None:
         return Situation(phase, refusal.reason, refusal.message)
     made = draft.nodes - len(gang.missing)
-    return Situation(phase, "CreatingPods", f"{made} of {draft.nodes} pods are made")
+    return Situation(phase, JobReason.CREATING_PODS, f"{made} of {draft.nodes} pods are made")
 
 
 def _creations(draft: Draft, gang: Gang) -> list[Action]:
@@ -119,7 +120,7 @@ def _following(draft: Draft, gang: Gang) -> Situation:
     """All pods are made: they start, or train."""
     if draft.status.phase is not JobPhase.RUNNING and gang.count(Fate.WAITING):
         phase = draft.phase_until_running(JobPhase.STARTING)
-        return _waiting(draft, Situation(phase, *why_waiting(gang, draft.nodes)))
+        return _waiting(draft, phase, why_waiting(gang, draft.nodes, draft.now))
     seen = draft.seen
     draft.update(
         training=merged(draft.status.training, seen.training, draft.policy.progress_interval)
@@ -127,13 +128,15 @@ def _following(draft: Draft, gang: Gang) -> Situation:
     ready = all(pod.ready or what is Fate.SUCCEEDED for pod, what in gang.fates)
     if seen.training_problem:
         message = f"progress is unknown: {seen.training_problem}"
-        return Situation(JobPhase.RUNNING, "ProgressUnknown", message, pods_ready=ready)
-    return Situation(JobPhase.RUNNING, "Training", "every trainer runs", pods_ready=ready)
+        return Situation(JobPhase.RUNNING, JobReason.PROGRESS_UNKNOWN, message, pods_ready=ready)
+    return Situation(JobPhase.RUNNING, JobReason.TRAINING, "every trainer runs", pods_ready=ready)
 
 
-def _waiting(draft: Draft, now: Situation) -> Situation:
+def _waiting(draft: Draft, phase: JobPhase, why: Waiting) -> Situation:
     """A cause that may need a person is told once, as an Event, when it shows."""
+    if why.look_again_at is not None:
+        draft.look_again(why.look_again_at)
     before = {c.reason for c in draft.seen.job.status.conditions if c.type == "Ready"}
-    if now.reason != STARTING and now.reason not in before:
-        draft.actions.append(Announce("Warning", now.reason, now.message))
-    return now
+    if why.reason != STARTING and why.reason not in before:
+        draft.actions.append(Announce("Warning", why.reason, why.message))
+    return Situation(phase, why.reason, why.message)

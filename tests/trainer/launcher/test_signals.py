@@ -27,6 +27,7 @@ def test_training_ends_after_a_checkpoint(launch: Launcher, signum: signal.Signa
     run.signal(signum)
     check_preempted(run, "is published")
     assert run.outcome()["step"] >= 1
+    assert run.outcome()["checkpointStep"] >= 1
 
 
 def test_loading_ends_at_once(launch: Launcher) -> None:

@@ -37,6 +37,7 @@ def train(reporter: Reporter, steps: int | None = None) -> None:
         reporter.heartbeat(step)
         reporter.progress(step=step, total_steps=steps or 0, loss=1.0 / step)
         if reporter.stop_requested:
+            reporter.progress(checkpoint_step=step)
             raise errors.PreemptedError(f"a checkpoint of step {step} is published")
     reporter.outcome(Reason.DONE)
 

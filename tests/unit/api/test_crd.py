@@ -8,9 +8,12 @@ import pytest
 
 from mfsdp_operator.api.crd import COLUMNS, crd, spec_schema
 from mfsdp_operator.api.generate import generate, outputs
+from mfsdp_operator.api.reasons import CONDITIONS, JobReason
 from mfsdp_operator.api.refused import REFUSED
 from mfsdp_operator.api.schema import at, structural, walk
+from mfsdp_operator.api.status import JobPhase
 from mfsdp_trainer.config import ConfigModel
+from mfsdp_trainer.contract import Reason
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -65,6 +68,14 @@ def test_refused_names_are_not_in_the_reference_of_fields() -> None:
     assert "`spec.useTorchFSDP2` | boolean | `false`" in fields
 
 
+def test_the_reference_lists_the_words_in_status() -> None:
+    page = outputs()["docs/reference/api.md"]
+    for word in (*JobPhase, *CONDITIONS, *JobReason):
+        assert f"\n| `{word}` |" in page
+    for reason in Reason:
+        assert f"\n| {int(reason.exit_code)} | `{reason}` |" in page
+
+
 def test_bounds_and_nulls_become_openapi() -> None:
     rate = at(spec_schema(), "training.learningRate")
     assert (rate["minimum"], rate["exclusiveMinimum"], rate["maximum"]) == (0, True, 10)
@@ -84,3 +95,5 @@ def test_a_union_has_no_place_in_a_custom_resource() -> None:
 def test_the_reason_is_where_people_look() -> None:
     shown = {name for name, _, _, priority in COLUMNS if priority == 0}
     assert {"Phase", "Reason"} <= shown
+    [path] = [path for name, _, path, _ in COLUMNS if name == "Reason"]
+    assert path == ".status.conditions[0].reason"  # test_kstatus: it is there in every phase

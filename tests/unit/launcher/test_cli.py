@@ -152,7 +152,7 @@ def test_check_prints_what_would_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert code == ExitCode.DONE
     printed = capsys.readouterr().out
     assert "useTorchFSDP2: true" in printed
-    assert "# torch_fsdp2 optim_grads_params on 1 ranks" in printed
+    assert "# torch_fsdp2 optim_grads_params on 1 rank, 1 to" in printed
 
 
 def test_many_problems_end_in_one_line(

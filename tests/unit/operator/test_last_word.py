@@ -3,8 +3,8 @@
 from tests.unit.operator.story import Story
 from tests.unit.operator.views import built_in, ended, outcome, running
 
-from mfsdp_operator.api.status import JobPhase, TrainingStatus
-from mfsdp_operator.reconciler import attempt_news
+from mfsdp_operator.api.status import AttemptState, JobPhase, JobStatus, TrainingStatus
+from mfsdp_operator.reconciler import _landmarks, attempt_news
 
 TRAINS = TrainingStatus(
     step=3,
@@ -46,6 +46,33 @@ def test_an_attempt_that_failed_says_its_last_step(training: Story) -> None:
     assert training.status.phase is JobPhase.RESTARTING
     assert training.status.training is not None
     assert (training.status.training.step, training.status.training.phase) == (4, "Stopped")
+
+
+def test_the_checkpoint_of_the_end_shows_though_the_last_poll_missed_it(training: Story) -> None:
+    training.sees(running(0), running(1), training=TRAINS)
+    training.spec = built_in(suspend=True)
+    knows = outcome("Preempted", "a checkpoint is published", 5, checkpointStep=5)
+    said = [knows, outcome("Preempted", "told to stop", 5)]
+    pods = [ended(rank, code=86, message=said[rank], deleting=True) for rank in range(2)]
+    training.sees(*pods)
+    training.sees()
+    assert training.status.training is not None
+    assert training.status.training.checkpoint_step == 5
+
+
+def test_a_finished_job_says_its_last_checkpoint(training: Story) -> None:
+    training.sees(running(0), running(1), training=TRAINS)
+    done = outcome("Done", step=10, checkpointStep=10, aFieldOfALaterVersion=1)
+    training.sees(ended(0, message=done), ended(1, message=outcome("Done", step=10)))
+    assert training.status.phase is JobPhase.COMPLETE
+    assert training.status.training is not None
+    assert (training.status.training.step, training.status.training.checkpoint_step) == (10, 10)
+
+
+def test_the_last_word_is_written_at_once() -> None:
+    before = JobStatus(attempt_state=AttemptState.ENDED, training=TRAINS)
+    after = TRAINS.model_copy(update={"checkpoint_step": 3})
+    assert _landmarks(before) != _landmarks(before.model_copy(update={"training": after}))
 
 
 def test_a_failed_job_does_not_go_on_calling_its_pods_ready(training: Story) -> None:

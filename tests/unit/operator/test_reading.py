@@ -114,6 +114,8 @@ def test_kstatus(phase: JobPhase, settled: bool) -> None:
     current = phase in (JobPhase.RUNNING, JobPhase.COMPLETE) or (
         phase is JobPhase.SUSPENDED and settled
     )
+    # Where the printer column looks for it, also in a suspended job, which has no Ready.
+    assert conditions[0].reason == "Why"
     expected = "Failed" if phase is JobPhase.FAILED else "Current" if current else "InProgress"
     assert _kstatus(conditions) == expected
 

@@ -74,6 +74,8 @@ def pod(rank: int, attempt: int = 1, state: dict[str, Any] | None = None, **stat
         },
         "ownerReferences": [{"uid": UID, "controller": True}],
     }
+    meta["creationTimestamp"] = status.pop("created", None)
+    node = status.pop("node", f"node{rank}")
     if status.pop("deleting", False):
         meta["deletionTimestamp"] = "2027-01-15T08:00:00Z"
     if status.pop("ready", False):
@@ -81,7 +83,7 @@ def pod(rank: int, attempt: int = 1, state: dict[str, Any] | None = None, **stat
     if state is not None:
         status["containerStatuses"] = [{"name": "trainer", "state": state}]
     view = pod_view(
-        {"metadata": meta, "spec": {"nodeName": f"node{rank}"}, "status": {"phase": "", **status}}
+        {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "", **status}}
     )
     assert view is not None
     return view
@@ -113,8 +115,7 @@ def ended(
     return pod(rank, attempt, {"terminated": end}, **fields)
 
 
-def outcome(reason: str, message: str = "", step: int | None = None) -> str:
+def outcome(reason: str, message: str = "", step: int | None = None, **more: Any) -> str:
     """A termination message of the built-in trainer."""
-    return json.dumps(
-        {"tag": "mfsdp.dev/outcome", "reason": reason, "message": message, "step": step}
-    )
+    said = {"tag": "mfsdp.dev/outcome", "reason": reason, "message": message, "step": step}
+    return json.dumps(said | more)

@@ -16,6 +16,7 @@ from mfsdp_trainer.launcher.gang import Gang, Limits, find_gang, limits_from_env
 from mfsdp_trainer.launcher.outcome import encode, redact
 from mfsdp_trainer.launcher.stop import StopRequests
 from mfsdp_trainer.launcher.supervisor import launch
+from mfsdp_trainer.words import counted
 
 from .arguments import PROGRAM, overrides_of, parse_arguments
 
@@ -40,8 +41,12 @@ def _resolve(arguments: Namespace) -> tuple[TrainerConfig, Gang]:
 def _show(config: TrainerConfig) -> None:
     sharding = config.resolve()
     print(dump_config(config), end="")
-    print(f"# {sharding.engine} {sharding.strategy} on {sharding.world_size} ranks, ", end="")
-    print(f"{sharding.shard_size} to a shard group, {sharding.micro_batches} micro-batches a step")
+    print(
+        f"# {sharding.engine} {sharding.strategy} on {counted(sharding.world_size, 'rank')}, ",
+        end="",
+    )
+    batches = counted(sharding.micro_batches, "micro-batch", "micro-batches")
+    print(f"{sharding.shard_size} to a shard group, {batches} a step")
 
 
 def _refuse(error: ConfigError) -> int:

@@ -54,6 +54,8 @@ class Evidence:
     """Rank and exit code of failed ranks, the first of them first; negative: a signal."""
     step: int | None = None
     """Newest step that any rank finished."""
+    checkpoint_step: int | None = None
+    """Step of the newest published checkpoint, where rank 0 ran here."""
     stop: Stop = Stop.NO
     stop_cause: str = ""
     """Why workers were killed after a stop."""
@@ -73,7 +75,11 @@ def decide(evidence: Evidence) -> Outcome:
     outcome = outcome or _weaker(evidence) or _unsaid(evidence)
     if outcome.step is None:
         outcome = outcome.model_copy(update={"step": evidence.step})
-    return outcome.model_copy(update={"message": redact(one_line(outcome.message))})
+    said = {
+        "message": redact(one_line(outcome.message)),
+        "checkpoint_step": evidence.checkpoint_step,
+    }
+    return outcome.model_copy(update=said)
 
 
 def _hang(evidence: Evidence) -> Outcome | None:

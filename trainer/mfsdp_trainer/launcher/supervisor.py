@@ -104,11 +104,13 @@ class Supervisor:
     def _evidence(self) -> Evidence:
         ranks = self._gang.ranks
         beats = self._run_dir.heartbeats(ranks).values()
+        progress = self._run_dir.progress()
         return Evidence(
             ranks=tuple(ranks),
             outcomes=tuple(self._run_dir.outcomes(ranks)),
             exit_codes=tuple(self._workers.exit_codes.items()),
             step=max((b.step for b in beats if b.step is not None), default=None),
+            checkpoint_step=progress.checkpoint_step if progress else None,
             stop=self._stop,
             stop_cause=self._stop_cause,
             hang=self._hang,
