@@ -10,7 +10,8 @@ from mfsdp_operator.api.names import pod_name, service_name
 from mfsdp_operator.api.resolve import ResolvedJob
 from mfsdp_operator.api.rules import MASTER_PORT
 from mfsdp_operator.api.spec import JobSpec
-from mfsdp_trainer.contract import CONFIG_FILE, Env
+from mfsdp_trainer.config import Engine, ResolvedSharding
+from mfsdp_trainer.contract import CONFIG_FILE, Env, OwnProgramEnv
 
 _LAST_WORDS_SECONDS: Final = 15
 
@@ -31,6 +32,7 @@ RESERVED_ENV: Final = frozenset(
         Env.JOB_NAME.value,
         Env.JOB_UID.value,
         Env.TERMINATION_LOG.value,
+        *(name.value for name in OwnProgramEnv),
         "MASTER_PORT",
         "NNODES",
         "NPROC_PER_NODE",
@@ -50,6 +52,7 @@ def gang_env(job: JobMeta, spec: JobSpec, resolved: ResolvedJob) -> dict[str, st
     `megatron sft` and shell scripts read.
     """
     nodes, procs = str(spec.nodes), str(resolved.procs_per_node)
+    own = own_program_env(spec, resolved.sharding) if resolved.own_program else {}
     return {
         Env.CONFIG: CONFIG_FILE,
         Env.JOB_NAME: job.name,
@@ -62,7 +65,37 @@ def gang_env(job: JobMeta, spec: JobSpec, resolved: ResolvedJob) -> dict[str, st
         "PET_MASTER_PORT": str(MASTER_PORT),
         "PET_NNODES": nodes,
         "PET_NPROC_PER_NODE": procs,
+        **own,
     }
+
+
+def own_program_env(spec: JobSpec, sharding: ResolvedSharding) -> dict[str, str]:
+    """The job's choices for a program that shards by itself: the operator checks them, and only the
+    program can carry them out."""
+    return {
+        OwnProgramEnv.ENGINE: sharding.engine.value,
+        OwnProgramEnv.STRATEGY: sharding.strategy.value,
+        OwnProgramEnv.REPLICAS: str(spec.data_parallel_replicas),
+        OwnProgramEnv.CHECKPOINT_DIR: spec.checkpoint.path,
+        OwnProgramEnv.FSDP_ARGS: " ".join(fsdp_args(spec, sharding)),
+    }
+
+
+def fsdp_args(spec: JobSpec, sharding: ResolvedSharding) -> list[str]:
+    """The sharding fields as arguments of `megatron sft`, under the names that ms-swift gave them.
+
+    None without an engine, so that releases that know no such argument can be used. An engine, or
+    replicas, that a release does not know is an unknown argument there: ms-swift refuses it and
+    never trains something else.
+    """
+    if sharding.engine is Engine.DDP:
+        return []
+    flag = {Engine.MEGATRON_FSDP: "use_megatron_fsdp", Engine.TORCH_FSDP2: "use_torch_fsdp2"}
+    args = [f"--{flag[sharding.engine]}", "true"]
+    args += ["--data_parallel_sharding_strategy", sharding.strategy.value]
+    if spec.data_parallel_replicas > 1:
+        args += ["--num_distributed_optimizer_instances", str(spec.data_parallel_replicas)]
+    return args
 
 
 def library_env(spec: JobSpec, resolved: ResolvedJob, pod: Mapping[str, Any]) -> dict[str, str]:

@@ -57,7 +57,7 @@ def _add_validate(commands: _Commands) -> None:
 
 
 def _add_render(commands: _Commands) -> None:
-    text = "Print the trainer's configuration that a job resolves to"
+    text = "Print what the pods get: the trainer's configuration, or a program's environment"
     parser = _add(commands, "render", text)
     _add_job(parser)
     parser.set_defaults(run=_render)

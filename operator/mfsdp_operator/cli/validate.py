@@ -3,12 +3,16 @@
 import sys
 from collections.abc import Sequence
 
+import yaml
+
 from mfsdp_operator.api.names import KIND
 from mfsdp_operator.api.resolve import ResolvedJob
 from mfsdp_trainer.config.load import dump_config
+from mfsdp_trainer.words import counted
 
 from .errors import UserError
 from .jobfile import JobFile, read_job, read_jobs
+from .own_program import Program, program
 
 
 def validate(files: Sequence[str]) -> int:
@@ -43,21 +47,26 @@ def _complain(error: UserError) -> bool:
 def summary(resolved: ResolvedJob) -> str:
     """What runs, in a few words."""
     if resolved.own_program:
-        return f"a program of its own on {resolved.world_size} ranks"
+        return f"a program of its own on {counted(resolved.world_size, 'rank')}"
     sharding = resolved.sharding
-    return (
-        f"{sharding.engine} {sharding.strategy} on {sharding.world_size} ranks, "
-        f"{sharding.micro_batches} micro-batches a step"
-    )
+    ranks = counted(sharding.world_size, "rank")
+    batches = counted(sharding.micro_batches, "micro-batch", "micro-batches")
+    return f"{sharding.engine} {sharding.strategy} on {ranks}, {batches} a step"
 
 
 def render(file: str, name: str | None) -> int:
-    """Print the trainer's configuration as the pods get it."""
-    found = read_job(file, name)
-    _, resolved = found.check()
-    if resolved.trainer is None:
-        raise UserError(
-            f"{found.file}: runs a program of its own: there is no trainer configuration"
-        )
-    print(dump_config(resolved.trainer), end="")
+    """Print the trainer's configuration as the pods get it, or what a program of one's own gets."""
+    job, resolved = read_job(file, name).check()
+    if resolved.own_program:
+        _render_program(program(job, resolved))
+    elif resolved.trainer is not None:
+        print(dump_config(resolved.trainer), end="")
     return 0
+
+
+def _render_program(shown: Program) -> None:
+    print("# What the pod of node rank 0 runs in its first attempt, with values for $(NAME).")
+    what = {"command": list(shown.command), "env": dict(shown.env)}
+    print(yaml.safe_dump(what, sort_keys=False, allow_unicode=True, width=100), end="")
+    for variable in shown.elsewhere:
+        print(f"# {variable}: known in the cluster")

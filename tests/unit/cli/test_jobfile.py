@@ -1,7 +1,9 @@
 """`mfsdp validate` and `mfsdp render`: file and line of every problem, exit codes."""
 
 import io
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +36,7 @@ def write(tmp_path: Path, text: str) -> str:
 
 
 def test_examples_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
-    files = sorted(str(path) for path in EXAMPLES.glob("*.yaml"))
+    files = sorted(str(path) for path in EXAMPLES.rglob("*.yaml"))
     assert main(["validate", *files]) == 0
     out = capsys.readouterr().out
     assert "quickstart: valid: torch_fsdp2 optim_grads_params on 2 ranks" in out
@@ -134,14 +136,49 @@ def test_render_asks_which_of_several_jobs(
     assert "has no job third, but small, other" in capsys.readouterr().err
 
 
-def test_render_of_a_program_of_ones_own_says_so(
+def test_render_shows_what_a_program_of_ones_own_gets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = JOB[: JOB.index("  model:")] + (
-        "  template: {spec: {containers: [{name: trainer, image: x, command: [sleep]}]}}\n"
+    env = "{name: A, value: $(NODE_RANK)}, {name: TOKEN, valueFrom: {secretKeyRef: {}}}"
+    trainer = f"{{name: trainer, image: x, command: [run, $(A) $$(A) $(B)], env: [{env}]}}"
+    own = JOB[: JOB.index("  model:")] + f"  template: {{spec: {{containers: [{trainer}]}}}}\n"
+    assert main(["render", write(tmp_path, own)]) == 0
+    out = capsys.readouterr().out
+    shown = yaml.safe_load(out)
+    assert shown["command"] == ["run", "0 $(A) $(B)"]
+    assert (shown["env"]["A"], shown["env"]["NNODES"]) == ("0", "2")
+    assert "# TOKEN: known in the cluster" in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "args"),
+    [
+        ({}, "--use_megatron_fsdp true --data_parallel_sharding_strategy optim_grads_params "),
+        ({"dataParallelShardingStrategy": "optim"}, "--use_megatron_fsdp true"
+         " --data_parallel_sharding_strategy optim "),
+        ({"useMegatronFSDP": False, "dataParallelShardingStrategy": "no_shard"}, ""),
+    ],
+    ids=["as it is", "another strategy", "without an engine"],
+)  # fmt: skip
+def test_megatron_swift_gets_the_sharding_fields_as_arguments(
+    fields: dict[str, Any], args: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = yaml.safe_load((EXAMPLES / "own-program" / "megatron-swift.yaml").read_text())
+    example["spec"] |= fields
+    assert main(["render", write(tmp_path, yaml.safe_dump(example))]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    shell, flags, line = shown["command"]
+    assert (shell, flags) == ("bash", "-ec")
+    megatron = 'megatron() { echo "$*"; }; '
+    done = subprocess.run(
+        [shell, flags, megatron + line.removeprefix("exec ")],
+        env=shown["env"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert main(["render", write(tmp_path, own)]) == 1
-    assert "program of its own" in capsys.readouterr().err
+    assert done.stdout.startswith(f"sft {args}--model /models/qwen3-8b --dataset ")
+    assert " --output_dir /checkpoints " in done.stdout
 
 
 @pytest.mark.parametrize(

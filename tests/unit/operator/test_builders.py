@@ -13,7 +13,7 @@ from mfsdp_operator.builders.overlay import overlay_problems
 from mfsdp_operator.builders.pod import stamp
 from mfsdp_operator.builders.service import build_service
 from mfsdp_trainer.config import TrainerConfig
-from mfsdp_trainer.contract import CONFIG_MOUNT
+from mfsdp_trainer.contract import CONFIG_MOUNT, OwnProgramEnv
 
 
 def pod(spec: dict[str, Any] | None = None, attempt: int = 1, rank: int = 0) -> dict[str, Any]:
@@ -171,6 +171,27 @@ def test_a_program_of_the_users_own() -> None:
     assert container["image"] == "registry/trainer:1"
 
 
+def test_a_program_of_the_users_own_is_told_the_jobs_sharding() -> None:
+    spec = {
+        "nodes": 2,
+        "gpusPerNode": 4,
+        "useTorchFSDP2": True,
+        "dataParallelReplicas": 2,
+        "checkpoint": {"path": "/ckpt"},
+        "template": OWN_PROGRAM,
+    }
+    values = env(pod(spec))
+    assert values["MFSDP_ENGINE"] == "torch_fsdp2"
+    assert values["MFSDP_SHARDING_STRATEGY"] == "optim_grads_params"
+    assert values["MFSDP_DATA_PARALLEL_REPLICAS"] == "2"
+    assert values["MFSDP_CHECKPOINT_DIR"] == "/ckpt"
+    assert values["MFSDP_FSDP_ARGS"] == (
+        "--use_torch_fsdp2 true --data_parallel_sharding_strategy optim_grads_params "
+        "--num_distributed_optimizer_instances 2"
+    )
+    assert not set(OwnProgramEnv) & set(env(pod()))
+
+
 def test_the_template_is_laid_over() -> None:
     template = {
         "metadata": {"labels": {"team": "a"}, "annotations": {"k": "v"}},
@@ -202,7 +223,6 @@ def test_the_template_is_laid_over() -> None:
 
 MOUNT = {"mountPath": "/etc/mfsdp/"}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"spec": {"containers": {}}}, "spec.template.spec.containers: must be a list"),
     ({"spec": {"activeDeadlineSeconds": 5}}, "spec.template.spec.activeDeadlineSeconds"),
     ({"metadata": {"labels": {"a": 1}}}, "a must be a string, not 1: put it in quotes"),
     ({"spec": {"volumes": [{"name": "mfsdp-config"}]}}, "mfsdp-config is the operator's"),
