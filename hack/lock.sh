@@ -17,4 +17,5 @@ for extra in operator trainer; do
     compile "$extra.txt" pyproject.toml --extra "$extra" --constraints requirements/dev.txt
 done
 compile build.txt --group build --constraints requirements/dev.txt
+compile s3.txt requirements/s3.in
 echo "locked: $(grep -hc '==' requirements/dev.txt) packages"

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mfsdp
-inputs=(requirements/dev.txt requirements/uv.txt pyproject.toml hack/venv.sh)
+inputs=(requirements/dev.txt requirements/uv.txt requirements/s3.txt pyproject.toml hack/venv.sh)
 stamp=.venv/.stamp-$(cat "${inputs[@]}" | sha256sum | cut -c1-16)
 [ -e "$stamp" ] && exit 0
 
@@ -50,4 +50,13 @@ rm -rf .venv
 "$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements/dev.txt
 "$uv" pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
 ln -s "$uv" .venv/bin/uv
+
+# The S3-like server of the tests, once a machine; tests/trainer/s3.py finds it by the same name.
+s3_home=$cache/s3-$(sha256sum requirements/s3.txt | cut -c1-16)
+if [ ! -x "$s3_home/bin/python" ]; then
+    fresh=$(mktemp -d "$cache/s3-new-XXXXXX")
+    "$uv" venv --quiet --clear --python "$python" "$fresh"
+    "$uv" pip sync --quiet --python "$fresh/bin/python" --require-hashes requirements/s3.txt
+    mv -T "$fresh" "$s3_home" 2>/dev/null || rm -rf "$fresh"
+fi
 touch "$stamp"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from tests.trainer.gang import Gang
 from tests.trainer.runs import TINY, Recorder, configuration, run_training
@@ -14,7 +15,9 @@ from tests.trainer.test_start import FAMILIES, TOKENS
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mfsdp_trainer import export as export_module
 from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.export import shards
 from mfsdp_trainer.run import build, train
 from mfsdp_trainer.sample import sample
 from mfsdp_trainer.world import World
@@ -119,6 +122,46 @@ def test_the_loss_on_held_out_text_is_that_of_the_exported_model(
         logits = model(input_ids=rows[:, :-1]).logits
     loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
     assert after == pytest.approx(float(loss), abs=1e-5)
+
+
+def export_in_pieces(world: World, config: TrainerConfig) -> list[int]:
+    """A run whose export is divided; the bytes of each file as it was written."""
+    sizes: list[int] = []
+
+    def save_file(tensors: dict[str, torch.Tensor], file: Path, **options: Any) -> None:
+        sizes.append(sum(tensor.nbytes for tensor in tensors.values()))
+        safetensors.torch.save_file(tensors, file, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_module, "SHARD_BYTES", 60_000)
+        patch.setattr(export_module, "save_file", save_file)
+        train(config, world, Recorder(world.rank))
+    return sizes
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3-moe"])
+def test_rank_0_holds_one_file_of_weights_at_a_time(
+    gang: Gang, text_file: Path, tmp_path: Path, family: str
+) -> None:
+    model = {"config": FAMILIES[family]}
+    one, many = tmp_path / "one", tmp_path / "many"
+    whole = exported(text_file, one, strategy="optim_grads_params", model=model)
+    assert gang.results(2, run_training, whole)[0].error is None
+    divided = exported(text_file, many, strategy="optim_grads_params", model=model)
+    sizes, others = gang.results(2, export_in_pieces, divided)
+    assert others == []
+    assert len(sizes) > 2
+    wanted = AutoModelForCausalLM.from_pretrained(one / "export").state_dict()
+    found = AutoModelForCausalLM.from_pretrained(many / "export").state_dict()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert sum(sizes) == sum(tensor.nbytes for tensor in wanted.values())
+    assert max(sizes) < sum(sizes) / 2
+
+
+def test_files_of_weights_are_full_but_divide_no_layer() -> None:
+    sizes = [("embed", 5), ("layers.0.a", 2), ("layers.0.b", 2), ("layers.1.a", 9), ("head", 1)]
+    assert shards(sizes, 9) == [["embed", "layers.0.a", "layers.0.b"], ["layers.1.a"], ["head"]]
+    assert shards(sizes, 100) == [[name for name, _ in sizes]]
 
 
 def _documents(file: Path) -> list[str]:

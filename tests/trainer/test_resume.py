@@ -10,7 +10,7 @@ import torch
 from tests.trainer.gang import Gang
 from tests.trainer.runs import TINY, Recorder, Result, configuration, run_training, whole
 
-from mfsdp_trainer.checkpoint.manifest import read_manifest
+from mfsdp_trainer.checkpoint.directory import Directory
 from mfsdp_trainer.claim import claimed
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.contract import Env, Reason
@@ -182,7 +182,7 @@ def test_keeps_the_newest_and_points_to_it(stopped: Path) -> None:
         "step-00000003",
     ]
     assert (stopped / "latest").read_text(encoding="utf-8") == "step-00000003\n"
-    manifest = read_manifest(stopped / "step-00000003")
+    manifest = Directory(stopped).manifest("step-00000003")
     assert manifest is not None
     assert (manifest.position.step, manifest.position.consumed) == (3, 36)
     assert not list(stopped.glob(".saving-*"))

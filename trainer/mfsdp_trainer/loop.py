@@ -12,7 +12,7 @@ from .config import TrainerConfig
 from .contract import Phase
 from .data.batches import MicroBatch, TrainingData
 from .engines import Engine
-from .errors import NonFiniteLossError, PreemptedError
+from .errors import NonFiniteLossError, PreemptedError, TrainerError
 from .evaluation import evaluate
 from .meter import Meter, StepFacts
 from .models.loss import summed_cross_entropy
@@ -47,9 +47,15 @@ class Loop:
         self._evaluate(position)
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
-        while position.step < self.config.training.steps:
-            position, stop = self.advance(position)
-            self._between(position, stop=stop)
+        try:
+            while position.step < self.config.training.steps:
+                position, stop = self.advance(position)
+                self._between(position, stop=stop)
+        except TrainerError:
+            # The checkpoint that may be under way is of good steps: it is finished and published.
+            self.reporter.phase(Phase.SAVING)
+            self.checkpoints.settle()
+            raise
         return position
 
     def advance(self, position: Position) -> tuple[Position, bool]:
@@ -68,7 +74,10 @@ class Loop:
         batches = self.data.micro_batches(position.consumed)
         (tokens,) = self.world.sum([sum(batch.tokens for batch in batches)])
         loss = self._forward_backward(batches, tokens)
-        loss, stop = self.world.sum([loss, self.reporter.stop_requested])
+        flags = [self.reporter.stop_requested, self.checkpoints.failed]
+        loss, stop, failed = self.world.sum([loss, *flags])
+        if failed:
+            self.checkpoints.finish()
         norm = self.engine.clip(self.config.training.clip_grad_norm)
         _require_finite(position.step + 1, loss, norm)
         rate = learning_rate(self.config.training, position.step)
@@ -96,19 +105,23 @@ class Loop:
 
     def _between(self, position: Position, *, stop: bool) -> None:
         """What is due after a step: evaluation, checkpoint, the end that was asked for."""
-        training, ended = self.config.training, position.step == self.config.training.steps
-        if not stop and (ended or _due(position.step, training.eval_every_steps)):
-            self._evaluate(position)
-        if stop or ended or _due(position.step, self.config.checkpoint.every_steps):
-            self._save(position)
+        training, checkpoint = self.config.training, self.config.checkpoint
+        ended = position.step == training.steps
+        save = stop or ended or _due(position.step, checkpoint.every_steps)
+        look = ended or _due(position.step, training.eval_every_steps)
+        look = look or (save and checkpoint.keep_best > 0)
+        loss = self._evaluate(position) if look and not stop else None
+        self._tell_published()
+        if save:
+            self._save(position, loss, last=stop or ended)
         if stop and not ended:
             raise PreemptedError(
                 f"asked to stop: a checkpoint of step {position.step} is published"
             )
 
-    def _evaluate(self, position: Position) -> None:
+    def _evaluate(self, position: Position) -> float | None:
         if not self.held_out:
-            return
+            return None
         self.reporter.phase(Phase.EVALUATING)
         loss = evaluate(self.engine, self.held_out, self.world)
         self.reporter.progress(eval_loss=loss)
@@ -116,15 +129,24 @@ class Loop:
             _log.info("step %d: loss on held-out text %.4f", position.step, loss)
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
+        return loss
 
-    def _save(self, position: Position) -> None:
+    def _save(self, position: Position, eval_loss: float | None, *, last: bool) -> None:
+        """Begin a checkpoint; of the last one of a run, see the end."""
         self.reporter.phase(Phase.SAVING)
-        self.checkpoints.save(self.engine, position)
-        self.reporter.progress(checkpoint_step=position.step)
-        if self.world.is_first:
-            _log.info("step %d: checkpoint published", position.step)
+        self.checkpoints.begin(self.engine, position, eval_loss)
+        if last:
+            self.checkpoints.finish()
+        self._tell_published()
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
+
+    def _tell_published(self) -> None:
+        if (step := self.checkpoints.poll()) is None:
+            return
+        self.reporter.progress(checkpoint_step=step)
+        if self.world.is_first:
+            _log.info("checkpoint of step %d published", step)
 
 
 def _due(step: int, every: int) -> bool:

@@ -12,11 +12,15 @@ from transformers.utils import logging as transformers_logging
 
 from .checkpoint import Checkpoints, Position
 from .checkpoint.manifest import Identity
+from .checkpoint.opened import open_store
 from .checkpoint.sole import sole_run
+from .checkpoint.store import Store
+from .checkpoint.warm import warm_start
 from .config import TrainerConfig
 from .contract import Phase
 from .data.batches import MicroBatch, Share, TrainingData, held_out_batches
-from .data.corpus import Corpus, prepare, saved_tokenizer
+from .data.corpus import Corpus, saved_tokenizer
+from .data.prepared import prepared
 from .engines import Engine, Setup, build_engine
 from .engines.registry import require_engine
 from .errors import ConfigError
@@ -58,20 +62,27 @@ def train(config: TrainerConfig, world: World, reporter: Reporter) -> Position:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     reporter.phase(Phase.LOADING)
-    with sole_run(Path(config.checkpoint.path), world):
-        loop, model_config = build(config, world, reporter)
-        end = loop.run(_resume(loop) or Position(step=0, consumed=0))
+    store = world.together(lambda: open_store(config.checkpoint.path))
+    with sole_run(store, world):
+        loop, model_config = build(config, world, reporter, store)
+        end = loop.run(start_of(loop))
         if config.checkpoint.export:
             _export(loop, model_config)
     reporter.phase(Phase.DONE)
     return end
 
 
-def _resume(loop: Loop) -> Position | None:
-    """The state of the newest checkpoint, loaded. Raises ConfigError if it is past the end."""
+def start_of(loop: Loop) -> Position:
+    """Where a run begins: behind its newest checkpoint, or with another's weights, or its own.
+
+    Loads what that takes. Collective. Raises ConfigError if the checkpoint is past the end.
+    """
     start, steps = loop.checkpoints.resume(loop.engine), loop.config.training.steps
     if start is None:
-        return None
+        if (other := loop.config.checkpoint.warm_start) is not None:
+            name = warm_start(other, loop.engine, loop.checkpoints.identity, loop.world)
+            _say(loop.world, "starts with the weights of %s", name)
+        return Position(step=0, consumed=0)
     if start.step > steps:
         raise ConfigError(
             f"training.steps is {steps}, but checkpoint.path {loop.config.checkpoint.path} holds "
@@ -82,15 +93,18 @@ def _resume(loop: Loop) -> Position | None:
     return start
 
 
-def build(config: TrainerConfig, world: World, reporter: Reporter) -> tuple[Loop, PreTrainedConfig]:
+def build(
+    config: TrainerConfig, world: World, reporter: Reporter, store: Store | None = None
+) -> tuple[Loop, PreTrainedConfig]:
     """Data, model, engine and checkpoints, ready to train, and what the model is. Collective."""
-    corpus = world.from_first(partial(prepare, config))
+    store = store or world.together(lambda: open_store(config.checkpoint.path))
+    corpus = prepared(config, world)
     model_config = world.together(lambda: read_config(config.model, corpus.vocabulary))
     world.together(lambda: require_fit(model_config, config.data.sequence_length))
     model = world.together(lambda: build_meta(model_config))
     identity = _identity(config, corpus, model)
     engine = _engine(config, world, model)
-    checkpoints = Checkpoints(config.checkpoint, world, identity)
+    checkpoints = Checkpoints(config.checkpoint, store, world, identity)
     loop = world.together(
         lambda: Loop(
             config=config,
@@ -174,6 +188,11 @@ def _held_out(config: TrainerConfig, world: World, corpus: Corpus) -> list[Micro
         ranks=world.size,
         size=config.training.micro_batch_size,
     )
+    if not batches and config.checkpoint.keep_best:
+        raise ConfigError(
+            "checkpoint.keepBest goes by the loss on held-out text, but the held-out documents do "
+            "not fill one sequence: raise data.validationFraction, or set keepBest to 0"
+        )
     if not batches:
         _say(world, "no evaluation: the held-out documents do not fill one sequence")
     return batches
@@ -181,7 +200,7 @@ def _held_out(config: TrainerConfig, world: World, corpus: Corpus) -> list[Micro
 
 def _export(loop: Loop, model_config: PreTrainedConfig) -> None:
     loop.reporter.phase(Phase.EXPORTING)
-    target = Path(loop.config.checkpoint.path) / "export"
+    target = f"{loop.config.checkpoint.path.rstrip('/')}/export"
     export(
         loop.engine,
         build_meta(model_config),

@@ -148,6 +148,12 @@ _PLACE_RULES: Final = (
     Rule("gpuResource", f"self.matches('{rules.RESOURCE_PATTERN}')", rules.RESOURCE_FORM),
     Rule("checkpoint.pvc", f"self.matches('{rules.PVC_PATTERN}')", rules.PVC_FORM),
     Rule(
+        "checkpoint",
+        "!has(self.pvc) || self.path.startsWith('/')",
+        f"pvc {rules.PVC_NEEDS_DIRECTORY}",
+        "pvc",
+    ),
+    Rule(
         "checkpoint.path",
         f"self.matches('{rules.PATH_PATTERN}') && !self.matches('{rules.DOTS_PATTERN}')",
         rules.PATH_FORM,

@@ -116,6 +116,8 @@ def _place_problems(spec: JobSpec) -> Iterator[Problem]:
         yield problem("spec.checkpoint.path", rules.PATH_SYSTEM)
     if pvc is not None and not re.fullmatch(rules.PVC_PATTERN, pvc):
         yield problem("spec.checkpoint.pvc", rules.PVC_FORM)
+    if pvc is not None and "://" in path:
+        yield problem("spec.checkpoint.pvc", rules.PVC_NEEDS_DIRECTORY)
     if spec.logging.port == rules.MASTER_PORT:
         yield problem("spec.logging.port", rules.PORT_TAKEN)
 

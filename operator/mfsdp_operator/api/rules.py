@@ -21,7 +21,7 @@ MAX_CONNECTIONS_ENV: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 """DNS label (RFC 1035): a service has the job's name, and a service's must start with a letter."""
-PATH_PATTERN: Final = "^/[^:]*$"
+PATH_PATTERN: Final = "^(/[^:]*|(s3|gs|az)://[A-Za-z0-9][-A-Za-z0-9._]*(/[^:]*)?)$"
 DOTS_PATTERN: Final = "(^|/)[.][.]?(/|$)"
 SYSTEM_PATTERN: Final = "^/+((bin|dev|etc|lib|lib64|proc|run|sbin|sys|tmp|usr)(/|$)|$)"
 PVC_PATTERN: Final = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -75,7 +75,10 @@ RESOURCE_FORM: Final = "must be the name of an extended resource, for instance n
 PVC_FORM: Final = "must be the name of a PersistentVolumeClaim in the job's namespace"
 PATH_FORM: Final = (
     "must be an absolute path without ':' and without '.' or '..' as a part, for instance "
-    "/checkpoints"
+    "/checkpoints, or an object store such as s3://bucket/prefix (also gs:// and az://)"
+)
+PVC_NEEDS_DIRECTORY: Final = (
+    "is mounted at checkpoint.path, which is an object store here: leave out one of the two"
 )
 PATH_SYSTEM: Final = (
     "must not be / or inside a directory of the container's own (/dev, /etc, /tmp, /usr ...): "

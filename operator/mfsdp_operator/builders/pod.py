@@ -173,7 +173,9 @@ def _mounts(spec: JobSpec) -> list[dict[str, Any]]:
 
 def _has_checkpoint_volume(spec: JobSpec) -> bool:
     """The root file system is read-only, so the directory of checkpoints is a volume always; unless
-    the user mounts one there."""
+    the user mounts one there, or an object store takes its place."""
+    if "://" in spec.checkpoint.path:
+        return False
     containers = (spec.template.get("spec") or {}).get("containers") or ()
     mounts = [
         str(mount.get("mountPath", "")).rstrip("/")

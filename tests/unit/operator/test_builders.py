@@ -119,6 +119,11 @@ def test_checkpoints_on_a_claim() -> None:
     assert claims == [{"claimName": "shared"}]
 
 
+def test_checkpoints_in_an_object_store_need_no_volume() -> None:
+    made = pod(built_in(checkpoint={"path": "s3://bucket/run"}))
+    assert [v for v in made["spec"]["volumes"] if "checkpoint" in v["name"]] == []
+
+
 def test_checkpoints_on_a_volume_of_the_users_own() -> None:
     mount = {"name": "nfs", "mountPath": "/ckpt"}
     spec = with_trainer(volumeMounts=[mount]) | {"checkpoint": {"path": "/ckpt/run"}}

@@ -1,69 +1,137 @@
-"""Saving and resuming a run with torch.distributed.checkpoint, on a process group of its own."""
+"""Saving and resuming a run: what the loop sees of checkpoints.
 
+A save copies the state, which is all that the loop waits for, and goes on in the background on a
+process group of its own: files, checksums, publication, removal of old ones. One runs at a time.
+"""
+
+import dataclasses
 import logging
-import warnings
-from pathlib import Path
 from typing import Any, Final
 
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
+import torch
 
 from mfsdp_trainer.config import CheckpointConfig
 from mfsdp_trainer.config.checkpoint import ResumePolicy
 from mfsdp_trainer.engines import Engine
-from mfsdp_trainer.errors import CheckpointError, ConfigError
+from mfsdp_trainer.errors import CheckpointError, ConfigError, TrainerError
 from mfsdp_trainer.world import World
 
-from . import directory
-from .manifest import FileSum, Identity, Manifest, Position, damage, read_manifest, sum_file
-
-_METADATA: Final = ".metadata"
+from .background import Background
+from .identity import ORDER, require_same
+from .manifest import Identity, Manifest, Position, attempt, job
+from .reading import restore
+from .retention import best_first, redundant
+from .staging import Staging
+from .store import BEST, LATEST, Store
+from .transfer import write
 
 _log = logging.getLogger(__name__)
+_FIELD: Final = "checkpoint.path"
 
 
 class Checkpoints:
-    """The checkpoints of one run. All methods are collectives."""
+    """The checkpoints of one run. Its methods are collectives, but for `poll`."""
 
-    def __init__(self, config: CheckpointConfig, world: World, identity: Identity) -> None:
-        self._root = Path(config.path)
+    def __init__(
+        self, config: CheckpointConfig, store: Store, world: World, identity: Identity
+    ) -> None:
         self._config = config
+        self._store = store
         self._world = world
-        self._identity = identity
+        # The training's agreements and those of a save must not meet on one group.
+        self._beside = dataclasses.replace(world, control=world.storage)
+        self.identity = identity
+        """What checkpoints of this run go with."""
+        self._staging = Staging(world.device)
+        self._background = Background()
+        self._saving: int | None = None
+        self._published: int | None = None
+        self._damaged: set[str] = set()
 
-    def save(self, engine: Engine, position: Position) -> None:
-        """Write and publish the state between two steps.
+    def begin(self, engine: Engine, position: Position, eval_loss: float | None = None) -> None:
+        """Copy the state between two steps, and save the copy while the training goes on.
 
-        Raises CheckpointError on every rank where any of them cannot write; what was published
-        before stays.
+        Waits for a save that still runs, and says so. Raises what ended that one.
         """
-        scratch = self._world.from_first(lambda: directory.begin(self._root, position.step))
-        _write(engine.state(), scratch, self._world)
-        sums = self._world.together(lambda: self._own_sums(scratch))
-        files = {name: file for part in self._world.gather(sums) for name, file in part.items()}
+        if self._background.busy and self._world.is_first:
+            _log.warning(
+                "step %d: waits for the checkpoint of step %s, which is still being written: "
+                "raise checkpoint.everySteps if this happens again",
+                position.step,
+                self._saving,
+            )
+        self.finish()
+        self._saving = position.step
+        if not self._config.asynchronous:
+            self._save(engine.state(), position, eval_loss)
+            return
+        state = self._staging.copy(engine.state())
+        self._background.start(lambda: self._save(state, position, eval_loss))
+
+    def finish(self) -> None:
+        """Wait for the save that runs, if one does. Raises what ended it, on every rank alike.
+
+        Of a save that failed nothing is published; what was before stays.
+        """
+        self._background.finish()
+
+    def settle(self) -> None:
+        """Wait for a save as the run ends on an error, which is told rather than the save's."""
+        try:
+            self.finish()
+        except TrainerError as error:
+            _log.warning("the last checkpoint was not published either: %s", error)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a save failed on this rank: sum it over all ranks, then call `finish`."""
+        return self._background.failed
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save runs in the background of this rank."""
+        return self._background.busy
+
+    def poll(self) -> int | None:
+        """The step of a checkpoint that was published since the last call."""
+        step, self._published = self._published, None
+        return step
+
+    def _save(self, state: dict[str, Any], position: Position, eval_loss: float | None) -> None:
+        world, store = self._beside, self._store
+        if world.device.type == "cuda":
+            torch.cuda.set_device(world.device)  # of this thread
+        scratch = world.from_first(lambda: store.begin(position.step))
         manifest = Manifest(
             position=position,
-            identity=self._identity,
-            world_size=self._world.size,
-            attempt=directory.attempt(),
-            job=directory.job(),
-            files=files,
+            identity=self.identity,
+            world_size=world.size,
+            attempt=attempt(),
+            job=job(),
+            eval_loss=eval_loss,
+            files=write(state, store.writer(scratch), world, store.place),
         )
-        keep = self._config.keep
-        self._world.from_first(lambda: directory.publish(scratch, manifest, keep=keep))
+        world.from_first(lambda: self._publish(scratch, manifest))
+        self._published = position.step
 
-    def _own_sums(self, scratch: Path) -> dict[str, FileSum]:
-        """Checksums of what this rank wrote, while it is still in the page cache."""
-        own = sorted(scratch.glob(f"__{self._world.rank}_*"))
-        if self._world.is_first:
-            own.append(scratch / _METADATA)
-        with directory.explained(scratch):
-            return {file.name: sum_file(file) for file in own}
+    def _publish(self, scratch: str, manifest: Manifest) -> None:
+        store = self._store
+        newest = store.publish(scratch, manifest)
+        self._damaged.discard(newest)
+        store.point(LATEST, newest)
+        known = {name: store.manifest(name) for name in store.complete()}
+        losses = {name: facts.eval_loss if facts else None for name, facts in known.items()}
+        extra = redundant(
+            losses,
+            newest,
+            keep=self._config.keep,
+            keep_best=self._config.keep_best,
+            damaged=frozenset(self._damaged),
+        )
+        best = best_first({name: loss for name, loss in losses.items() if name not in extra})
+        store.point(BEST, best[0] if best else None)
+        for name in extra:
+            store.remove(name)
 
     def resume(self, engine: Engine) -> Position | None:
         """Load the newest checkpoint that is whole; None if there is none at all.
@@ -71,122 +139,48 @@ class Checkpoints:
         A damaged one is skipped with a warning. Raises ConfigError for checkpoints that this run
         must not go on from, CheckpointError if none of several can be read.
         """
-        found = self._world.from_first(lambda: directory.complete(self._root))
+        found = self._world.from_first(self._store.complete)
         if found and self._config.resume is ResumePolicy.NEVER and not self._own(found[0]):
             raise ConfigError(
-                f"checkpoint.resume is never, but {self._root} holds {found[0].name}: choose an "
+                f"checkpoint.resume is never, but {self._store.place} holds {found[0]}: choose an "
                 "empty checkpoint.path, or resume: auto"
             )
-        for candidate in found:
-            position = self._try(candidate, engine)
+        for name in found:
+            position = self._try(name, engine)
             if position is not None:
                 return position
         if found:
             raise CheckpointError(
-                f"checkpoint.path {self._root}: none of its {len(found)} checkpoints can be read: "
-                "restore one, or choose an empty path to start over"
+                f"checkpoint.path {self._store.place}: none of its {len(found)} checkpoints can be "
+                "read: restore one, or choose an empty path to start over"
             )
         return None
 
-    def _own(self, newest: Path) -> bool:
+    def _own(self, newest: str) -> bool:
         """Whether an earlier attempt of this very job wrote it: that is no start over."""
-        manifest = self._world.from_first(lambda: read_manifest(newest))
-        return manifest is not None and manifest.job != "" and manifest.job == directory.job()
+        manifest = self._world.from_first(lambda: self._store.manifest(newest))
+        return manifest is not None and manifest.job != "" and manifest.job == job()
 
-    def _try(self, candidate: Path, engine: Engine) -> Position | None:
+    def _try(self, name: str, engine: Engine) -> Position | None:
         """Load a checkpoint, or say why not."""
-        manifest = self._world.from_first(lambda: read_manifest(candidate))
+        where = f"{self._store.place}/{name}"
+        manifest = self._world.from_first(lambda: self._store.manifest(name))
         if manifest is None:
-            self._skip(candidate, "checkpoint.json is missing, unreadable or of another version")
+            self._skip(name, "checkpoint.json is missing, unreadable or of another version")
             return None
-        self._require_same(manifest, candidate)
-        reports = self._world.gather(
-            damage(candidate, manifest, part=self._world.rank, parts=self._world.size)
-        )
-        harm = next((report for report in reports if report is not None), None)
-        harm = harm or _read(engine.state(), candidate, self._world)
+        require_same(manifest.identity, self.identity, where, _FIELD)
+        harm = restore(engine.state(), self._store, name, manifest, self._world)
         if harm is not None:
-            self._skip(candidate, harm)
+            self._skip(name, harm)
             return None
+        if manifest.identity.order != self.identity.order and self._world.is_first:
+            _log.warning(ORDER, where)
         engine.restored()
         return manifest.position
 
-    def _skip(self, candidate: Path, harm: str) -> None:
+    def _skip(self, name: str, harm: str) -> None:
+        self._damaged.add(name)
         if self._world.is_first:
-            _log.warning("checkpoint %s is damaged and skipped: %s", candidate, harm)
-
-    def _require_same(self, manifest: Manifest, candidate: Path) -> None:
-        saved, ours = manifest.identity, self._identity
-        if saved.parameters != ours.parameters:
-            raise ConfigError(
-                f"checkpoint.path: {candidate} is of a model with other parameters: choose another "
-                "path, or the model it was trained with"
-            )
-        if saved.architecture and saved.architecture != ours.architecture:
-            raise ConfigError(
-                f"checkpoint.path: {candidate} is of a model with the same parameters but other "
-                "heads, experts or activation: choose another path, or the model it was trained "
-                "with"
-            )
-        if saved.tokenizer != ours.tokenizer:
-            raise ConfigError(
-                f"checkpoint.path: {candidate} was trained with another tokenizer: choose another "
-                "path, or the data.tokenizer it was trained with"
-            )
-        if saved.order != ours.order and self._world.is_first:
             _log.warning(
-                "%s was trained on other data, seed or sequence length: the data goes on from the "
-                "same position of a new order",
-                candidate,
+                "checkpoint %s/%s is damaged and skipped: %s", self._store.place, name, harm
             )
-
-
-class _Writer(FileSystemWriter):
-    """Lets the file system's own error out.
-
-    A full disk reaches a person as `unexpected pos 704 vs 598` otherwise: torch's archive writer
-    puts its own complaint over it, and what travels between ranks has lost what it came from.
-    """
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        try:
-            return super().write_data(plan, planner)
-        except RuntimeError as error:
-            raise (_file_error(error) or error) from error
-
-
-def _file_error(error: BaseException) -> OSError | None:
-    """The OSError that an exception came from."""
-    link: BaseException | None = error
-    while link is not None and not isinstance(link, OSError):
-        link = link.__cause__ or link.__context__
-    return link
-
-
-def _write(state: dict[str, Any], scratch: Path, world: World) -> None:
-    try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            writer = _Writer(scratch)
-            save(state, storage_writer=writer, process_group=world.storage)
-    except CheckpointException as error:
-        raise CheckpointError(_cause(scratch.parent, error)) from error
-
-
-def _read(state: dict[str, Any], candidate: Path, world: World) -> str | None:
-    """Load into the state in place; what went wrong, the same on every rank, or None."""
-    try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            reader = FileSystemReader(candidate)
-            load(state, storage_reader=reader, process_group=world.storage)
-    except CheckpointException as error:
-        return _cause(candidate, error)
-    return None
-
-
-def _cause(root: Path, error: CheckpointException) -> str:
-    """The first failure, of the lowest rank that had one."""
-    rank, (cause, _) = min(error.failures.items())
-    if isinstance(cause, OSError):
-        return directory.why(root, cause)
-    first = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-    return f"checkpoint.path {root}: rank {rank}: {first}"

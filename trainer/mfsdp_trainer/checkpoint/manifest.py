@@ -1,15 +1,15 @@
 """What a checkpoint says of itself: where the run stood, what it goes with, and its files' sums."""
 
+import os
 import zlib
-from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from mfsdp_trainer.config.base import ConfigModel
+from mfsdp_trainer.contract import Env
 
 MANIFEST: Final = "checkpoint.json"
-_CHUNK: Final = 1 << 24
 
 
 class Position(ConfigModel):
@@ -53,39 +53,36 @@ class Manifest(ConfigModel):
     """Which attempt of the job wrote it."""
     job: str = ""
     """Which job; empty for a run by hand."""
+    eval_loss: float | None = None
+    """Loss on held-out text at this step, if it was measured."""
+    directory: str = ""
+    """Where below the checkpoint its files are; empty: beside this one."""
     files: dict[str, FileSum]
-    """Every other file of the directory."""
+    """Every other file of the checkpoint."""
 
 
-def sum_file(path: Path) -> FileSum:
-    """Read a file through once."""
-    size, crc = 0, 0
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            size += len(chunk)
-            crc = zlib.crc32(chunk, crc)
-    return FileSum(size=size, crc32=crc)
+class Sum:
+    """A checksum in the making."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._crc32 = 0
+
+    def add(self, data: Any) -> None:
+        """Take in the next bytes, of any object with a buffer."""
+        self._size += memoryview(data).nbytes
+        self._crc32 = zlib.crc32(data, self._crc32)
+
+    def taken(self) -> FileSum:
+        """Of all bytes so far."""
+        return FileSum(size=self._size, crc32=self._crc32)
 
 
-def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest of a checkpoint, or None if it has none that can be read."""
-    try:
-        text = (directory / MANIFEST).read_text(encoding="utf-8")
-        return Manifest.model_validate_json(text)
-    except (OSError, ValueError, ValidationError):
-        return None
+def attempt() -> str:
+    """The attempt of the job that this process belongs to."""
+    return os.environ.get(Env.ATTEMPT) or "0"
 
 
-def damage(directory: Path, manifest: Manifest, *, part: int, parts: int) -> str | None:
-    """What is wrong with the files of a checkpoint, or None.
-
-    Reads every `parts`-th file from `part` on, so that ranks share the reading.
-    """
-    for name in sorted(manifest.files)[part::parts]:
-        try:
-            found = sum_file(directory / name)
-        except OSError as error:
-            return f"{name}: {error.strerror}"
-        if found != manifest.files[name]:
-            return f"{name}: its contents changed since it was written"
-    return None
+def job() -> str:
+    """The job that this process belongs to; empty for a run by hand."""
+    return os.environ.get(Env.JOB_UID) or ""

@@ -75,3 +75,7 @@ class DataConfig(ConfigModel):
     validation_fraction: float = Field(default=0.01, ge=0, lt=0.5)
     """Share of the documents held out for evaluation, chosen by a hash of each document's
     content."""
+    cache_path: PathText | None = None
+    """Directory of the tokenised text, the same files from every node. Unset: beside the
+    checkpoints; with those in an object store, below the temporary directory of each node, which
+    tokenises for itself."""

@@ -26,6 +26,7 @@ from mfsdp_trainer.config.data import TokenizerKind
 from mfsdp_trainer.errors import CheckpointError, DataError, said
 from mfsdp_trainer.files import publish_directory, scratch_directory
 
+from .place import data_directory
 from .sources import documents, source_files
 from .tokenizer import Tokenizer, byte_tokenizer, configured_tokenizer, load_tokenizer
 from .vocabulary import Vocabulary
@@ -56,6 +57,10 @@ class Corpus:
         """The held-out tokens, memory-mapped; maybe none."""
         return self._map("validation.bin", self.validation_tokens)
 
+    def is_same(self, other: "Corpus") -> bool:
+        """Whether both hold the same tokens of the same vocabulary."""
+        return (self.digest, self.vocabulary) == (other.digest, other.vocabulary)
+
     def _map(self, name: str, tokens: int) -> NDArray[np.unsignedinteger]:
         dtype = token_dtype(self.vocabulary)
         if not tokens:
@@ -74,10 +79,6 @@ def token_dtype(vocabulary: Vocabulary) -> "np.dtype[np.unsignedinteger]":
     return np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
 
 
-def _root(config: TrainerConfig) -> Path:
-    return Path(config.checkpoint.path) / "data"
-
-
 def saved_tokenizer(config: TrainerConfig) -> Tokenizer:
     """The tokenizer of a run that `prepare` made ready."""
     return _open_tokenizer(config, _tokenizer_directory(config))
@@ -89,15 +90,15 @@ def prepare(config: TrainerConfig) -> Corpus:
     Raises DataError and ConfigError as sources and tokenizer do, CheckpointError where
     checkpoint.path cannot be written.
     """
-    root = _root(config)
+    root = data_directory(config)
     try:
         root.mkdir(parents=True, exist_ok=True)
         tokenizer = _tokenizer(config)
         return _find_corpus(config.data, tokenizer, root)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint.path {config.checkpoint.path}: cannot write the tokenised data there: "
-            f"{error.strerror or error}"
+            f"cannot write the tokenised data to {root}: {error.strerror or error}: give "
+            "checkpoint.path or data.cachePath a volume with room"
         ) from error
 
 
@@ -120,7 +121,7 @@ def _tokenizer_directory(config: TrainerConfig) -> Path:
         # of a trained model's tokens.
         depends.append([source.model_dump(mode="json") for source in config.data.sources])
         depends.append(config.data.validation_fraction)
-    return _root(config) / f"tokenizer-{_key(depends)}"
+    return data_directory(config) / f"tokenizer-{_key(depends)}"
 
 
 def _open_tokenizer(config: TrainerConfig, directory: Path) -> Tokenizer:

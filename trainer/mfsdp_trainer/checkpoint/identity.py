@@ -1,0 +1,29 @@
+"""Whether a checkpoint goes with the model, tokenizer and data of a run."""
+
+from mfsdp_trainer.errors import ConfigError
+
+from .manifest import Identity
+
+ORDER: str = (
+    "%s was trained on other data, seed or sequence length: the data goes on from the same "
+    "position of a new order"
+)
+
+
+def require_same(saved: Identity, ours: Identity, where: str, field: str) -> None:
+    """Refuse weights of another model or tokenizer. Raises ConfigError naming the field."""
+    if saved.parameters != ours.parameters:
+        raise ConfigError(
+            f"{field}: {where} is of a model with other parameters: choose another path, or the "
+            "model it was trained with"
+        )
+    if saved.architecture and saved.architecture != ours.architecture:
+        raise ConfigError(
+            f"{field}: {where} is of a model with the same parameters but other heads, experts or "
+            "activation: choose another path, or the model it was trained with"
+        )
+    if saved.tokenizer != ours.tokenizer:
+        raise ConfigError(
+            f"{field}: {where} was trained with another tokenizer: choose another path, or the "
+            "data.tokenizer it was trained with"
+        )
