@@ -4,8 +4,10 @@ Shares no code with the trainer but the order of the sequences.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tests.trainer.runs import BATCH, LENGTH
@@ -34,29 +36,45 @@ def _rate(step: int) -> float:
     return 1e-3 + 0.5 * 9e-3 * (1 + math.cos(math.pi * (step - 2) / 3))
 
 
-def train_reference(directory: Path, text: Path, steps: int = 6) -> Reference:
-    """Train the model of a directory on a text, byte by byte."""
+def adamw(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The optimizer of `configuration`."""
+    return torch.optim.AdamW(groups, betas=(0.9, 0.95))
+
+
+def train_reference(
+    directory: Path,
+    text: Path,
+    sizes: Sequence[int] = (BATCH,) * 6,
+    *,
+    optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] = adamw,
+    prepare: Callable[[PreTrainedModel], object] = lambda model: None,
+) -> Reference:
+    """Train the model of a directory on a text, byte by byte, in global batches of those sizes.
+
+    `prepare` may freeze or add parameters.
+    """
     tokens = torch.tensor([*text.read_bytes(), END])
     count = (len(tokens) - 1) // LENGTH
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    prepare(model)
     model.train()
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
-        betas=(0.9, 0.95),
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() >= 2]
+    vectors = [p for p in trained if p.dim() < 2]
+    updates = optimizer(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     )
     losses, norms = [], []
-    for step in range(steps):
-        for group in optimizer.param_groups:
+    for step, size in enumerate(sizes):
+        for group in updates.param_groups:
             group["lr"] = _rate(step)
-        numbers = sequence_numbers(step * BATCH, BATCH, count=count, seed=SEED)
+        numbers = sequence_numbers(sum(sizes[:step]), size, count=count, seed=SEED)
         rows = torch.stack([tokens[n * LENGTH : n * LENGTH + LENGTH + 1] for n in numbers])
         logits = model(input_ids=rows[:, :-1]).logits
         loss = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
-        optimizer.step()
-        optimizer.zero_grad()
+        updates.step()
+        updates.zero_grad()
         losses.append(loss.item())
     return Reference(losses, norms, model)

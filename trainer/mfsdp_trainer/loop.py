@@ -48,7 +48,7 @@ class Loop:
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
         try:
-            while position.step < self.config.training.steps:
+            while position.step < self.config.training.total_steps:
                 position, stop = self.advance(position)
                 self._between(position, stop=stop)
         except TrainerError:
@@ -65,13 +65,14 @@ class Loop:
         """
         facts, stop = self._step(position)
         self.meter.count(facts)
-        consumed = position.consumed + self.config.training.global_batch_size
+        consumed = position.consumed + self.config.training.batch_after(position.consumed)
         return Position(step=facts.step, consumed=consumed), stop
 
     def _step(self, position: Position) -> tuple[StepFacts, bool]:
         """One optimizer step; what it came to, and whether any rank was asked to stop."""
         self._seed(position)
-        batches = self.data.micro_batches(position.consumed)
+        size = self.config.training.batch_after(position.consumed)
+        batches = self.data.micro_batches(position.consumed, size)
         (tokens,) = self.world.sum([sum(batch.tokens for batch in batches)])
         loss = self._forward_backward(batches, tokens)
         flags = [self.reporter.stop_requested, self.checkpoints.failed]
@@ -106,7 +107,7 @@ class Loop:
     def _between(self, position: Position, *, stop: bool) -> None:
         """What is due after a step: evaluation, checkpoint, the end that was asked for."""
         training, checkpoint = self.config.training, self.config.checkpoint
-        ended = position.step == training.steps
+        ended = position.step == training.total_steps
         save = stop or ended or _due(position.step, checkpoint.every_steps)
         look = ended or _due(position.step, training.eval_every_steps)
         look = look or (save and checkpoint.keep_best > 0)

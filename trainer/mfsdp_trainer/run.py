@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -17,10 +18,12 @@ from .checkpoint.sole import sole_run
 from .checkpoint.store import Store
 from .checkpoint.warm import warm_start
 from .config import TrainerConfig
+from .config.problems import explain
 from .contract import Phase
 from .data.batches import MicroBatch, Share, TrainingData, held_out_batches
 from .data.corpus import Corpus, saved_tokenizer
 from .data.prepared import prepared
+from .determinism import require_determinism
 from .engines import Engine, Setup, build_engine
 from .engines.registry import require_engine
 from .errors import ConfigError
@@ -29,9 +32,10 @@ from .loop import Loop
 from .meter import Meter
 from .models.architecture import build_meta, computation, parameter_count, read_config
 from .models.fit import require_fit
+from .models.freeze import freeze, frozen_names
 from .models.pretrained import PretrainedWeights
 from .models.weights import RandomWeights, Weights
-from .optim import adamw
+from .optim import make_optimizer, optimizer_state
 from .reporting import Reporter
 from .world import World
 
@@ -46,6 +50,8 @@ def run(config: TrainerConfig, reporter: Reporter) -> None:
             f"gpusPerNode is {config.gpus_per_node}, but torch sees no GPU in this container: "
             "check gpuResource and the node's driver, or set gpusPerNode to 0 for the CPU"
         )
+    if config.training.deterministic:
+        require_determinism()
     reporter.phase(Phase.RENDEZVOUS)
     world = World.start(gpu=config.gpus_per_node > 0)
     if world.size != config.world_size:
@@ -77,7 +83,7 @@ def start_of(loop: Loop) -> Position:
 
     Loads what that takes. Collective. Raises ConfigError if the checkpoint is past the end.
     """
-    start, steps = loop.checkpoints.resume(loop.engine), loop.config.training.steps
+    start, steps = loop.checkpoints.resume(loop.engine), loop.config.training.total_steps
     if start is None:
         if (other := loop.config.checkpoint.warm_start) is not None:
             name = warm_start(other, loop.engine, loop.checkpoints.identity, loop.world)
@@ -102,15 +108,18 @@ def build(
     model_config = world.together(lambda: read_config(config.model, corpus.vocabulary))
     world.together(lambda: require_fit(model_config, config.data.sequence_length))
     model = world.together(lambda: build_meta(model_config))
+    world.together(lambda: freeze(model, config.training.freeze))
     identity = _identity(config, corpus, model)
     engine = _engine(config, world, model)
     checkpoints = Checkpoints(config.checkpoint, store, world, identity)
+    data = world.together(lambda: _training_data(config, world, corpus))
+    config = _settled(config, world, len(data))
     loop = world.together(
         lambda: Loop(
             config=config,
             world=world,
             engine=engine,
-            data=_training_data(config, world, corpus),
+            data=data,
             held_out=_held_out(config, world, corpus),
             checkpoints=checkpoints,
             reporter=reporter,
@@ -118,11 +127,11 @@ def build(
                 reporter,
                 first=world.is_first,
                 every=config.logging.every_steps,
-                steps=config.training.steps,
+                steps=config.training.total_steps,
             ),
         )
     )
-    reporter.progress(total_steps=config.training.steps)
+    reporter.progress(total_steps=config.training.total_steps)
     return loop, model_config
 
 
@@ -146,7 +155,7 @@ def _engine(config: TrainerConfig, world: World, model: PreTrainedModel) -> Engi
             precision=config.training.precision,
             model=model,
             fill=lambda target: world.together(lambda: weights.fill(target, world.device)),
-            optimizer=partial(adamw, config.training),
+            optimizer=partial(make_optimizer, config.training),
         )
     )
 
@@ -166,6 +175,8 @@ def _identity(config: TrainerConfig, corpus: Corpus, model: PreTrainedModel) -> 
         architecture=_digest(computation(model.config)),
         tokenizer=corpus.vocabulary.digest,
         order=_digest(order),
+        optimizer=optimizer_state(config.training),
+        frozen=_digest(frozen) if (frozen := frozen_names(model)) else "",
     )
 
 
@@ -174,9 +185,25 @@ def _digest(facts: object) -> str:
 
 
 def _training_data(config: TrainerConfig, world: World, corpus: Corpus) -> TrainingData:
-    training, micro_batches = config.training, config.resolve().micro_batches
-    share = Share(world.rank, world.size, micro_batches, training.micro_batch_size)
+    training = config.training
+    share = Share(world.rank, world.size, training.micro_batch_size)
     return TrainingData(corpus.train(), config.data.sequence_length, training.seed, share)
+
+
+def _settled(config: TrainerConfig, world: World, sequences: int) -> TrainerConfig:
+    """The configuration with its length in steps, where it was in epochs of `sequences`."""
+    epochs = config.training.epochs
+    if epochs is None:
+        return config
+    try:
+        training = config.training.settled(sequences)
+    except ValidationError as error:
+        problem = next(text for _, text in explain(error, TrainerConfig))
+        raise ConfigError(
+            f"training.epochs {epochs:g} of {sequences} sequences: {problem}"
+        ) from error
+    _say(world, "%g epochs of %d sequences are %d steps", epochs, sequences, training.total_steps)
+    return config.model_copy(update={"training": training})
 
 
 def _held_out(config: TrainerConfig, world: World, corpus: Corpus) -> list[MicroBatch]:

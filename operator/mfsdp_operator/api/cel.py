@@ -7,11 +7,13 @@ still evaluated.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from mfsdp_trainer.contract import CONTAINER_NAME
 
 from . import rules
+from .cel_rule import Rule
+from .cel_training import SCHEDULE_RULES
 from .names import LABEL_MANAGED_BY, MAX_JOB_NAME, MAX_NODES, RESERVED_LABEL_PREFIX
 from .refused import REFUSED
 
@@ -28,26 +30,6 @@ _CONTAINERS: Final = (
     f" && self.template.spec.containers.exists(c, c.name == '{CONTAINER_NAME}' && "
 )
 _OWN_PROGRAM: Final = f"({_CONTAINERS} has(c.command) && size(c.command) > 0))"
-
-
-class Rule(NamedTuple):
-    """A rule at an object of the spec (`parent`, a path), blamed on `field` (a path below it)."""
-
-    parent: str
-    rule: str
-    message: str
-    field: str = ""
-    reason: str = "FieldValueForbidden"
-    expression: str = ""
-
-    def schema(self) -> dict[str, Any]:
-        """The entry of x-kubernetes-validations."""
-        entry = {"rule": self.rule, "message": self.message, "reason": self.reason}
-        if self.field:
-            entry["fieldPath"] = f".{self.field}"
-        if self.expression:
-            entry["messageExpression"] = self.expression
-        return entry
 
 
 NAME_RULES: Final = (
@@ -106,6 +88,7 @@ _SHARDING_RULES: Final = (
 
 _MICRO: Final = "self.training.microBatchSize"
 _GLOBAL: Final = "self.training.globalBatchSize"
+_RAMP: Final = "self.training.batchRamp"
 _BATCH_RULES: Final = (
     Rule(
         "",
@@ -116,12 +99,24 @@ _BATCH_RULES: Final = (
         expression=f"'training.globalBatchSize %d {rules.BATCH_MULTIPLE} = %d x %d = %d'"
         f".format([{_GLOBAL}, {_MICRO}, {_WORLD}, {_MICRO} * {_WORLD}])",
     ),
-    Rule("training", "self.warmupSteps <= self.steps", rules.WARMUP, "warmupSteps"),
+    Rule(
+        "",
+        f"!has(self.training) || !has({_RAMP}) || {_OUT_OF_BOUNDS} || {_MICRO} < 1 || "
+        f"{_MICRO} > 65536 || ({_RAMP}.start % ({_MICRO} * {_WORLD}) == 0 && "
+        f"{_RAMP}.increment % ({_MICRO} * {_WORLD}) == 0)",
+        f"training.batchRamp.start and increment {rules.RAMP_MULTIPLE}",
+        "training.batchRamp.start",
+        expression=f"'training.batchRamp.start %d and increment %d {rules.RAMP_MULTIPLE} = "
+        f"%d x %d = %d'.format([{_RAMP}.start, {_RAMP}.increment, {_MICRO}, {_WORLD}, "
+        f"{_MICRO} * {_WORLD}])",
+    ),
     Rule(
         "training",
-        "self.minLearningRate <= self.learningRate",
-        rules.MIN_LEARNING_RATE,
-        "minLearningRate",
+        "!has(self.batchRamp) || self.batchRamp.increment < 1 || "
+        "(self.batchRamp.start < self.globalBatchSize && "
+        "(self.globalBatchSize - self.batchRamp.start) % self.batchRamp.increment == 0)",
+        rules.RAMP_EVEN,
+        "batchRamp",
     ),
 )
 
@@ -190,6 +185,7 @@ def spec_rules(fields: Iterable[str]) -> Iterator[Rule]:
     )
     yield from _SHARDING_RULES
     yield from _BATCH_RULES
+    yield from SCHEDULE_RULES
     for section in rules.BUILT_IN_SECTIONS:
         rule = f"has(self.{section}) || {_OWN_PROGRAM}"
         yield Rule("", rule, rules.SECTION_REQUIRED, section, "FieldValueRequired")

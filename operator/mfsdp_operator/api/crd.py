@@ -6,7 +6,8 @@ Pure: `crd()` returns a manifest; `generate.py` writes it to crds/.
 from typing import Any, Final
 
 from . import names
-from .cel import NAME_RULES, Rule, spec_rules
+from .cel import NAME_RULES, spec_rules
+from .cel_rule import Rule
 from .refused import REFUSED
 from .rules import misspelt
 from .schema import PRESERVE, Schema, at, structural

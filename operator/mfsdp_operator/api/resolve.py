@@ -130,6 +130,7 @@ def _sharding(spec: JobSpec, world_size: int) -> ResolvedSharding:
         world_size=world_size,
         micro_batch_size=training.micro_batch_size if training else 1,
         global_batch_size=training.global_batch_size if training else world_size,
+        batch_ramp=training.batch_ramp if training else None,
     )
 
 

@@ -59,6 +59,21 @@ PROCS_EXCEED_GPUS: Final = (
     "procsPerNode must not exceed gpusPerNode: each process needs a GPU of its own"
 )
 BATCH_MULTIPLE: Final = "must be a multiple of training.microBatchSize x nodes x procsPerNode"
+RAMP_MULTIPLE: Final = "must be multiples of training.microBatchSize x nodes x procsPerNode"
+RAMP_EVEN: Final = (
+    "training.batchRamp.start must be below training.globalBatchSize by a multiple of "
+    "training.batchRamp.increment"
+)
+LENGTH: Final = "set exactly one of training.steps and training.epochs"
+ONE_WARMUP: Final = "set at most one of training.warmupSteps and training.warmupFraction"
+ONE_DECAY: Final = "set at most one of training.decaySteps and training.decayFraction"
+DECAY_OF_WSD: Final = (
+    "training.decaySteps, decayFraction and decayForm are of schedule wsd: set it, or drop them"
+)
+WSD_ROOM: Final = (
+    "training.schedule wsd: warmup and decay together must not exceed training.steps: shorten one "
+    "of them"
+)
 WARMUP: Final = "training.warmupSteps must not exceed training.steps"
 MIN_LEARNING_RATE: Final = "training.minLearningRate must not exceed training.learningRate"
 SECTION_REQUIRED: Final = (

@@ -51,7 +51,7 @@ def test_examples_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
         (("nodes: 2", 'nodes: "2"'), 7, "spec.nodes: must be a whole number"),
         (("nodes: 2", "nodez: 2"), 7, "spec.nodez: is not a field: did you mean nodes?"),
         (("nodes: 2", "use_torch_fsdp2: true"), 7, "write useTorchFSDP2"),
-        (("    steps: 10\n", ""), 10, "spec.training.steps: is required"),
+        (("    steps: 10\n", ""), 10, "spec.training: set exactly one of training.steps and"),
         (("builtin: python-stdlib", "builtin: wiki"), 9, "spec.data.sources[0].builtin"),
         (("name: small", "name: Small"), 4, "metadata.name: must consist of"),
         (("kind: MegatronFSDPJob", "kind: MegatronFsdpJob"), 2, "must be MegatronFSDPJob"),

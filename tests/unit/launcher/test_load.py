@@ -110,7 +110,7 @@ def test_what_workers_read_is_the_same(file: Path, tmp_path: Path) -> None:
             "6: data.sources[0].path must not hold control characters; got '/x\\x00y'",
         ),
         ("steps: 10", "steps: 1.5", "8: training.steps must be a whole number; got 1.5"),
-        ("  steps: 10\n", "", "7: training.steps is required: add it"),
+        ("  steps: 10\n", "", "7: set exactly one of training.steps and training.epochs"),
         (
             "globalBatchSize: 4",
             "globalBatchSize: 3",

@@ -35,13 +35,13 @@ def test_a_sequence_that_does_not_count_has_no_labels() -> None:
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 1), (1, 4), (2, 2), (4, 1)])
 def test_the_global_batch_is_the_same_however_it_is_shared(ranks: int, micro_batches: int) -> None:
     size = 4 // ranks // micro_batches
-    whole = TrainingData(TOKENS, LENGTH, 7, Share(0, 1, 1, 4)).micro_batches(8)[0]
+    whole = TrainingData(TOKENS, LENGTH, 7, Share(0, 1, 4)).micro_batches(8, 4)[0]
     rows = [
         row
         for micro in range(micro_batches)
         for rank in range(ranks)
-        for row in TrainingData(TOKENS, LENGTH, 7, Share(rank, ranks, micro_batches, size))
-        .micro_batches(8)[micro]
+        for row in TrainingData(TOKENS, LENGTH, 7, Share(rank, ranks, size))
+        .micro_batches(8, 4)[micro]
         .inputs.tolist()
     ]
     assert rows == whole.inputs.tolist()
@@ -49,7 +49,7 @@ def test_the_global_batch_is_the_same_however_it_is_shared(ranks: int, micro_bat
 
 def test_too_little_text_says_how_little() -> None:
     with pytest.raises(DataError, match=r"hold 10 training tokens.*sequenceLength 10 \+ 1"):
-        TrainingData(TOKENS[:10], LENGTH, 7, Share(0, 1, 1, 1))
+        TrainingData(TOKENS[:10], LENGTH, 7, Share(0, 1, 1))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

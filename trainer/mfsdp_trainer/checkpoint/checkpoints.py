@@ -17,7 +17,7 @@ from mfsdp_trainer.errors import CheckpointError, ConfigError, TrainerError
 from mfsdp_trainer.world import World
 
 from .background import Background
-from .identity import ORDER, require_same
+from .identity import ORDER, require_same, require_same_state
 from .manifest import Identity, Manifest, Position, attempt, job
 from .reading import restore
 from .retention import best_first, redundant
@@ -169,6 +169,7 @@ class Checkpoints:
             self._skip(name, "checkpoint.json is missing, unreadable or of another version")
             return None
         require_same(manifest.identity, self.identity, where, _FIELD)
+        require_same_state(manifest.identity, self.identity, where)
         harm = restore(engine.state(), self._store, name, manifest, self._world)
         if harm is not None:
             self._skip(name, harm)

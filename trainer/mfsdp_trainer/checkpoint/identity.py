@@ -27,3 +27,18 @@ def require_same(saved: Identity, ours: Identity, where: str, field: str) -> Non
             f"{field}: {where} was trained with another tokenizer: choose another path, or the "
             "data.tokenizer it was trained with"
         )
+
+
+def require_same_state(saved: Identity, ours: Identity, where: str) -> None:
+    """Refuse the state of another optimizer, or of other trained parameters."""
+    if saved.optimizer != ours.optimizer:
+        raise ConfigError(
+            f"training.optimizer: {where} was trained by {saved.optimizer}, this run has "
+            f"{ours.optimizer}: go on with the same optimizer and momentum, or choose another "
+            "checkpoint.path"
+        )
+    if saved.frozen != ours.frozen:
+        raise ConfigError(
+            f"training.freeze: {where} was trained with other parameters frozen: go on with the "
+            "same patterns, or choose another checkpoint.path"
+        )

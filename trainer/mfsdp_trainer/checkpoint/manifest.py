@@ -32,6 +32,10 @@ class Identity(ConfigModel):
     """Digest of the tokenizer."""
     order: str
     """Digest of what the order of the data depends on: tokens, sequence length, seed."""
+    optimizer: str = "adamw"
+    """Whose state is beside the weights; older checkpoints know one optimizer only."""
+    frozen: str = ""
+    """Digest of the names of parameters that are not trained; empty if all are."""
 
 
 class FileSum(ConfigModel):

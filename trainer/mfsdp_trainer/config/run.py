@@ -52,4 +52,5 @@ class TrainerConfig(ShardingFields):
             world_size=self.world_size,
             micro_batch_size=self.training.micro_batch_size,
             global_batch_size=self.training.global_batch_size,
+            batch_ramp=self.training.batch_ramp,
         )

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from .base import ConfigModel
+from .batch import BatchRamp
 
 
 class ShardingStrategy(StrEnum):
@@ -62,7 +63,7 @@ class ResolvedSharding(ConfigModel):
     """Ranks that one copy of the model is sharded over: worldSize / dataParallelReplicas (1 under
     no_shard)."""
     micro_batches: int
-    """Micro-batches that each rank accumulates for one optimizer step."""
+    """Micro-batches that each rank accumulates for one optimizer step of globalBatchSize."""
 
 
 def resolve_engine(fields: ShardingFields) -> Engine:
@@ -91,7 +92,12 @@ def resolve_strategy(fields: ShardingFields, engine: Engine) -> ShardingStrategy
 
 
 def resolve_sharding(
-    fields: ShardingFields, *, world_size: int, micro_batch_size: int, global_batch_size: int
+    fields: ShardingFields,
+    *,
+    world_size: int,
+    micro_batch_size: int,
+    global_batch_size: int,
+    batch_ramp: BatchRamp | None = None,
 ) -> ResolvedSharding:
     """Resolve the fields for a gang of `world_size` ranks; batch sizes are in sequences.
 
@@ -115,6 +121,12 @@ def resolve_sharding(
         raise ValueError(
             f"training.globalBatchSize {global_batch_size} must be a multiple of "
             "training.microBatchSize x nodes x procsPerNode = "
+            f"{micro_batch_size} x {world_size} = {per_micro_step}"
+        )
+    if batch_ramp and (batch_ramp.start % per_micro_step or batch_ramp.increment % per_micro_step):
+        raise ValueError(
+            f"training.batchRamp.start {batch_ramp.start} and increment {batch_ramp.increment} "
+            "must be multiples of training.microBatchSize x nodes x procsPerNode = "
             f"{micro_batch_size} x {world_size} = {per_micro_step}"
         )
     return ResolvedSharding(

@@ -66,22 +66,17 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Share:
-    """How a global batch falls apart: `micro_batches` x `ranks` x `micro_batch_size`."""
+    """How a global batch falls apart: micro-batches x `ranks` x `micro_batch_size`."""
 
     rank: int
     ranks: int
-    micro_batches: int
     micro_batch_size: int
 
-    @property
-    def global_batch_size(self) -> int:
-        """Sequences of one optimizer step over all ranks."""
-        return self.micro_batches * self.ranks * self.micro_batch_size
-
     def of(self, numbers: list[int]) -> Iterator[list[int]]:
-        """This rank's micro-batches of a global batch."""
-        for micro in range(self.micro_batches):
-            start = (micro * self.ranks + self.rank) * self.micro_batch_size
+        """This rank's micro-batches of a global batch: a multiple of what all ranks compute at a
+        time."""
+        first = self.rank * self.micro_batch_size
+        for start in range(first, len(numbers), self.ranks * self.micro_batch_size):
             yield numbers[start : start + self.micro_batch_size]
 
 
@@ -103,9 +98,9 @@ class TrainingData:
         """Sequences of one epoch."""
         return len(self._sequences)
 
-    def micro_batches(self, consumed: int) -> list[MicroBatch]:
-        """This rank's micro-batches of the step after `consumed` sequences over all ranks."""
-        amount = self._share.global_batch_size
+    def micro_batches(self, consumed: int, amount: int) -> list[MicroBatch]:
+        """This rank's micro-batches of the step of `amount` sequences after `consumed` ones, both
+        over all ranks."""
         numbers = sequence_numbers(consumed, amount, count=len(self), seed=self._seed)
         return [self._sequences.batch(mine) for mine in self._share.of(numbers)]
 
@@ -122,5 +117,5 @@ def held_out_batches(
     amount = min(amount, len(sequences))
     numbers = [index * len(sequences) // amount for index in range(amount)]
     numbers += [-1] * (-amount % (ranks * size))
-    share = Share(rank, ranks, len(numbers) // (ranks * size), size)
+    share = Share(rank, ranks, size)
     return [sequences.batch(mine) for mine in share.of(numbers)]

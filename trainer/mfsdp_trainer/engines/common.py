@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from mfsdp_trainer.optim import materialise
+
 
 class TorchEngine:
     """The half of `Engine` that is the same wherever `torch.optim` updates the model's tensors."""
@@ -63,7 +65,7 @@ def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
         "optimizer": {
             name: optimizer.state[parameter]
             for name, parameter in parameters.items()
-            if parameter.requires_grad
+            if optimizer.state.get(parameter)
         },
     }
 
@@ -74,24 +76,13 @@ def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
 
 
-def materialise(optimizer: torch.optim.Optimizer) -> None:
-    """Give an optimizer that has not stepped the state that its first step would make.
-
-    torch has no call for this, and a step with a learning rate of zero still counts as one.
-    """
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if not optimizer.state[parameter]:
-                optimizer.state[parameter] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-
-
 @torch.no_grad()
 def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Whole parameters and saved buffers, one at a time, on the CPU. Collective under FSDP2."""
-    for name, tensor in [*model.named_parameters(), *saved_buffers(model)]:
+    """Whole parameters in fp32 and saved buffers, one at a time, on the CPU. Collective under
+    FSDP2."""
+    for name, tensor in model.named_parameters():
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        yield name, whole.detach().cpu()
+        # Frozen ones may be held in bf16.
+        yield name, whole.detach().cpu().float()
+    for name, buffer in saved_buffers(model):
+        yield name, buffer.detach().cpu()

@@ -5,6 +5,7 @@ from typing import Final
 
 from mfsdp_trainer.config import Engine as EngineName
 from mfsdp_trainer.errors import ConfigError
+from mfsdp_trainer.models.freeze import without_masters
 
 from .base import Engine, Setup
 from .ddp import DdpEngine
@@ -39,4 +40,5 @@ def build_engine(setup: Setup) -> Engine:
 
     Raises ConfigError for a model that the engine cannot shard.
     """
+    without_masters(setup.model, setup.compute_dtype)
     return _ENGINES[setup.sharding.engine](setup)

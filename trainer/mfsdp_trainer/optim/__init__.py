@@ -1,6 +1,6 @@
 """The optimizer and its schedule."""
 
-from .adamw import OptimizerFactory, adamw
+from .optimizer import OptimizerFactory, make_optimizer, materialise, optimizer_state
 from .schedule import learning_rate
 
-__all__ = ["OptimizerFactory", "adamw", "learning_rate"]
+__all__ = ["OptimizerFactory", "learning_rate", "make_optimizer", "materialise", "optimizer_state"]

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from mfsdp_trainer.config import ShardingStrategy
 from mfsdp_trainer.engines.base import Setup
-from mfsdp_trainer.engines.common import materialise, saved_buffers
+from mfsdp_trainer.engines.common import saved_buffers
+from mfsdp_trainer.optim import materialise
 
 from .shards import Shard, shards_of, total_norm
 from .start import filled_twin, place, whole
@@ -99,7 +100,7 @@ class MegatronFsdpEngine:
             "optimizer": {
                 shard.name: self._optimizer_state(shard)
                 for shard in shards
-                if shard.parameter.requires_grad
+                if self._optimizer.state.get(shard.parameter)
             },
         }
 

@@ -1,0 +1,50 @@
+"""The words and parts of `TrainingConfig` that say how weights are updated."""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+
+class OptimizerKind(StrEnum):
+    """Which rule updates the weights."""
+
+    ADAMW = "adamw"
+    SGD = "sgd"
+
+
+class Schedule(StrEnum):
+    """How the learning rate goes from its peak to minLearningRate."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    INVERSE_SQRT = "inverse_sqrt"
+    WSD = "wsd"
+    CONSTANT = "constant"
+
+
+class DecayForm(StrEnum):
+    """How the last part of schedule wsd falls."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+    SQRT = "sqrt"
+
+
+DECAY_FRACTION: Final = 0.1
+"""Share of the steps in which wsd decays where nothing says so."""
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(
+            f"training.freeze: {pattern!r} is not a regular expression: {error}"
+        ) from None
+    return pattern
+
+
+NamePattern = Annotated[str, Field(min_length=1, max_length=512), AfterValidator(_compiles)]
+"""A Python regular expression, looked for anywhere in a parameter's name."""
