@@ -14,12 +14,14 @@ from tests.trainer.gang import Gang
 from tests.trainer.megatron.runs import built, digest, on_cpu, run_on_cpu
 from tests.trainer.optim.choices import configured, saved_model
 from tests.trainer.reference import Reference, train_reference
-from tests.trainer.runs import BATCH, TINY
+from tests.trainer.runs import BATCH, TINY, Recorder
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.errors import ConfigError, PreemptedError
+from mfsdp_trainer.run import train
+from mfsdp_trainer.run import train
 from mfsdp_trainer.world import World
 
 STOP = 3
@@ -327,9 +329,6 @@ def test_epochs_end_when_each_sequence_was_seen(
 
 
 def told_by(world: World, config: TrainerConfig) -> list[dict[str, Any]]:
-    from tests.trainer.runs import Recorder
-
-    from mfsdp_trainer.run import train
 
     recorder = Recorder(world.rank)
     train(config, world, recorder)

@@ -11,7 +11,8 @@ from mfsdp_trainer.config.batch import BatchRamp, batch_at, steps_until
 
 
 def training(**changes: Any) -> TrainingConfig:
-    return TrainingConfig(**{"epochs": 1, "global_batch_size": 8, **changes})
+    # steps may be there as null: so the operator writes what is not set.
+    return TrainingConfig(**{"epochs": 1, "steps": None, "global_batch_size": 8, **changes})
 
 
 @pytest.mark.parametrize(

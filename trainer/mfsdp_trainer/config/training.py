@@ -123,7 +123,7 @@ class TrainingConfig(ConfigModel):
             return self
         wanted = math.ceil(self.epochs * sequences)
         steps = steps_until(self.global_batch_size, self.batch_ramp, wanted)
-        given = self.model_dump(exclude={"epochs"}, exclude_unset=True)
+        given = self.model_dump(exclude={"epochs", "steps"}, exclude_unset=True)
         return TrainingConfig(**given, steps=steps)
 
 
