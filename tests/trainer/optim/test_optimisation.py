@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.errors import ConfigError, PreemptedError
 from mfsdp_trainer.run import train
-from mfsdp_trainer.run import train
 from mfsdp_trainer.world import World
 
 STOP = 3
