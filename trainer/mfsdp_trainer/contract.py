@@ -151,6 +151,8 @@ class Progress(ConfigModel):
     """Estimated seconds until the last step."""
     checkpoint_step: int | None = None
     """Step of the newest published checkpoint."""
+    bad_records: int | None = None
+    """Lines and records of the data that were left out, see data.maxBadRecords."""
     resumed_from_step: int | None = None
     """Step of the checkpoint that this attempt went on from."""
     updated_at: float = 0.0

@@ -15,8 +15,9 @@ def evaluate(engine: Engine, batches: list[MicroBatch], world: World) -> float:
     total, tokens = 0.0, 0
     with engine.evaluation():
         for batch in batches:
-            inputs, labels = batch.inputs.to(world.device), batch.labels.to(world.device)
-            total += float(summed_cross_entropy(engine.logits(inputs), labels))
+            batch = batch.to(world.device)
+            logits = engine.logits(batch.inputs, batch.positions)
+            total += float(summed_cross_entropy(logits, batch.labels))
             tokens += batch.tokens
     loss, count = world.sum([total, tokens])
     return loss / count

@@ -82,7 +82,10 @@ class Loop:
         norm = self.engine.clip(self.config.training.clip_grad_norm)
         _require_finite(position.step + 1, loss, norm)
         rate = learning_rate(self.config.training, position.step)
-        self.engine.step(rate)
+        if not tokens:
+            self._warn_of_nothing(position.step + 1)
+        # Without a token there is no gradient: a rate of 0 keeps the decay from acting alone.
+        self.engine.step(rate if tokens else 0.0)
         return StepFacts(position.step + 1, loss, norm, rate, int(tokens)), stop > 0
 
     def _forward_backward(self, batches: list[MicroBatch], tokens: float) -> float:
@@ -93,10 +96,19 @@ class Loop:
         for number, batch in enumerate(batches, start=1):
             batch = batch.to(self.world.device)
             with self.engine.micro_batch(last=number == len(batches)):
-                loss = summed_cross_entropy(self.engine.logits(batch.inputs), batch.labels, scale)
+                logits = self.engine.logits(batch.inputs, batch.positions)
+                loss = summed_cross_entropy(logits, batch.labels, scale)
                 loss.backward()
             total += loss.detach()
         return float(total) / self.world.size
+
+    def _warn_of_nothing(self, step: int) -> None:
+        if self.world.is_first:
+            _log.warning(
+                "step %d: no token of its sequences is one that is trained on: the weights stay as "
+                "they are",
+                step,
+            )
 
     def _seed(self, position: Position) -> None:
         """Random numbers of a step (dropout) follow from seed, step and rank: none are saved."""

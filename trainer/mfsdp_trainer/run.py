@@ -18,10 +18,11 @@ from .checkpoint.sole import sole_run
 from .checkpoint.store import Store
 from .checkpoint.warm import warm_start
 from .config import TrainerConfig
+from .config.data import Packing
 from .config.problems import explain
 from .contract import Phase
 from .data.batches import MicroBatch, Share, TrainingData, held_out_batches
-from .data.corpus import Corpus, saved_tokenizer
+from .data.prepare import Prepared, saved_tokenizer
 from .data.prepared import prepared
 from .determinism import require_determinism
 from .engines import Engine, Setup, build_engine
@@ -36,6 +37,7 @@ from .models.freeze import freeze, frozen_names
 from .models.pretrained import PretrainedWeights
 from .models.weights import RandomWeights, Weights
 from .optim import make_optimizer, optimizer_state
+from .packing import require_attention, require_separate_documents
 from .reporting import Reporter
 from .world import World
 
@@ -71,11 +73,27 @@ def train(config: TrainerConfig, world: World, reporter: Reporter) -> Position:
     store = world.together(lambda: open_store(config.checkpoint.path))
     with sole_run(store, world):
         loop, model_config = build(config, world, reporter, store)
-        end = loop.run(start_of(loop))
+        start = start_of(loop)
+        _require_packing(loop, model_config)
+        end = loop.run(start)
         if config.checkpoint.export:
             _export(loop, model_config)
     reporter.phase(Phase.DONE)
     return end
+
+
+def _require_packing(loop: Loop, model_config: PreTrainedConfig) -> None:
+    if loop.config.data.packing is not Packing.DOCUMENTS:
+        return
+    training = loop.config.training
+    require_separate_documents(
+        loop.engine,
+        model_config,
+        loop.world,
+        training.precision,
+        size=training.micro_batch_size,
+        length=loop.config.data.sequence_length,
+    )
 
 
 def start_of(loop: Loop) -> Position:
@@ -104,15 +122,17 @@ def build(
 ) -> tuple[Loop, PreTrainedConfig]:
     """Data, model, engine and checkpoints, ready to train, and what the model is. Collective."""
     store = store or world.together(lambda: open_store(config.checkpoint.path))
-    corpus = prepared(config, world)
-    model_config = world.together(lambda: read_config(config.model, corpus.vocabulary))
+    ready = prepared(config, world)
+    model_config = world.together(lambda: read_config(config.model, ready.vocabulary))
     world.together(lambda: require_fit(model_config, config.data.sequence_length))
     model = world.together(lambda: build_meta(model_config))
+    if config.data.packing is Packing.DOCUMENTS:
+        world.together(lambda: require_attention(model))
     world.together(lambda: freeze(model, config.training.freeze))
-    identity = _identity(config, corpus, model)
+    identity = _identity(config, ready, model)
     engine = _engine(config, world, model)
     checkpoints = Checkpoints(config.checkpoint, store, world, identity)
-    data = world.together(lambda: _training_data(config, world, corpus))
+    data = world.together(lambda: _training_data(config, world, ready))
     config = _settled(config, world, len(data))
     loop = world.together(
         lambda: Loop(
@@ -120,7 +140,7 @@ def build(
             world=world,
             engine=engine,
             data=data,
-            held_out=_held_out(config, world, corpus),
+            held_out=_held_out(config, world, ready),
             checkpoints=checkpoints,
             reporter=reporter,
             meter=Meter(
@@ -131,7 +151,7 @@ def build(
             ),
         )
     )
-    reporter.progress(total_steps=config.training.total_steps)
+    reporter.progress(total_steps=config.training.total_steps, bad_records=ready.bad_records)
     return loop, model_config
 
 
@@ -166,14 +186,14 @@ def _weights(config: TrainerConfig, model: PreTrainedModel) -> Weights:
     return PretrainedWeights(model, Path(config.model.path), config.training.seed)
 
 
-def _identity(config: TrainerConfig, corpus: Corpus, model: PreTrainedModel) -> Identity:
+def _identity(config: TrainerConfig, ready: Prepared, model: PreTrainedModel) -> Identity:
     """What checkpoints of this run go with."""
     shapes = sorted((name, list(parameter.shape)) for name, parameter in model.named_parameters())
-    order = [corpus.digest, config.data.sequence_length, config.training.seed]
+    order = [ready.digest, config.data.sequence_length, config.training.seed]
     return Identity(
         parameters=_digest(shapes),
         architecture=_digest(computation(model.config)),
-        tokenizer=corpus.vocabulary.digest,
+        tokenizer=ready.vocabulary.digest,
         order=_digest(order),
         optimizer=optimizer_state(config.training),
         frozen=_digest(frozen) if (frozen := frozen_names(model)) else "",
@@ -184,10 +204,11 @@ def _digest(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _training_data(config: TrainerConfig, world: World, corpus: Corpus) -> TrainingData:
+def _training_data(config: TrainerConfig, world: World, ready: Prepared) -> TrainingData:
     training = config.training
     share = Share(world.rank, world.size, training.micro_batch_size)
-    return TrainingData(corpus.train(), config.data.sequence_length, training.seed, share)
+    parts, order = ready.training(config.data, training.seed)
+    return TrainingData(parts, order, share)
 
 
 def _settled(config: TrainerConfig, world: World, sequences: int) -> TrainerConfig:
@@ -206,10 +227,9 @@ def _settled(config: TrainerConfig, world: World, sequences: int) -> TrainerConf
     return config.model_copy(update={"training": training})
 
 
-def _held_out(config: TrainerConfig, world: World, corpus: Corpus) -> list[MicroBatch]:
+def _held_out(config: TrainerConfig, world: World, ready: Prepared) -> list[MicroBatch]:
     batches = held_out_batches(
-        corpus.validation(),
-        config.data.sequence_length,
+        ready.held_out(config.data),
         config.training.eval_sequences,
         rank=world.rank,
         ranks=world.size,

@@ -120,9 +120,34 @@ _BATCH_RULES: Final = (
     ),
 )
 
+
+def _source_rules(where: str) -> Iterator[Rule]:
+    """The rules of one source of data."""
+    yield Rule(where, "has(self.path) != has(self.builtin)", rules.DATA_SOURCE)
+    yield Rule(where, "!has(self.builtin) || self.format == 'text'", rules.DATA_BUILTIN)
+    yield Rule(
+        where,
+        "self.content == 'text' || self.format in ['jsonl', 'parquet', 'arrow']",
+        rules.DATA_CONTENT,
+    )
+    yield Rule(where, "!has(self.split) || self.format == 'arrow'", rules.DATA_SPLIT)
+
+
 _SOURCE_RULES: Final = (
     Rule("model", "has(self.path) != has(self.config)", rules.MODEL_SOURCE),
-    Rule("data.sources[]", "has(self.path) != has(self.builtin)", rules.DATA_SOURCE),
+    *(rule for where in ("data.sources[]", "data.validation[]") for rule in _source_rules(where)),
+    Rule(
+        "data",
+        "self.sources.all(s, has(s.weight)) || self.sources.all(s, !has(s.weight))",
+        rules.DATA_WEIGHTS,
+        "sources",
+    ),
+    Rule(
+        "data",
+        "!has(self.validation) || self.validation.all(s, !has(s.weight))",
+        rules.VALIDATION_WEIGHT,
+        "validation",
+    ),
     Rule(
         "",
         "!has(self.data) || self.data.tokenizer.kind != 'huggingface' || "

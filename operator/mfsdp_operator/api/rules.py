@@ -81,6 +81,11 @@ SECTION_REQUIRED: Final = (
 )
 MODEL_SOURCE: Final = "set exactly one of model.path and model.config"
 DATA_SOURCE: Final = "set exactly one of path and builtin in each entry of data.sources"
+DATA_BUILTIN: Final = "builtin is text: leave out format, or set it to text"
+DATA_CONTENT: Final = "content chat and tokens are records: set format to jsonl, parquet or arrow"
+DATA_SPLIT: Final = "split is for format arrow: set it, or leave out split"
+DATA_WEIGHTS: Final = "give every entry of data.sources a weight, or none of them"
+VALIDATION_WEIGHT: Final = "data.validation takes no weight: leave it out"
 TOKENIZER_PATH: Final = (
     "kind huggingface needs a tokenizer directory: set data.tokenizer.path, or model.path to a "
     "model that has one"

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mfsdp_trainer.config import TrainerConfig
-from mfsdp_trainer.data.corpus import prepare
+from mfsdp_trainer.data import prepare as preparation
+from mfsdp_trainer.data.corpus import Corpus
 from mfsdp_trainer.errors import DataError
 
 
@@ -21,6 +23,11 @@ def config(text: Path, path: Path, **data: Any) -> TrainerConfig:
     )
 
 
+def prepare(config: TrainerConfig) -> Corpus:
+    (corpus,) = preparation.prepare(config).corpora
+    return corpus
+
+
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
     directory = tmp_path / "texts"
@@ -32,23 +39,26 @@ def texts(tmp_path: Path) -> Path:
 
 def test_holds_every_document_once_with_an_end_after_each(texts: Path, tmp_path: Path) -> None:
     corpus = prepare(config(texts, tmp_path, validationFraction=0.3))
-    parts = [corpus.train(), corpus.validation()]
+    parts = corpus.streams()
     documents = [
         bytes(piece).decode()
         for part in parts
-        for piece in "".join(map(chr, part.tolist())).split(chr(256))[:-1]
+        for piece in "".join(map(chr, part.tokens.tolist())).split(chr(256))[:-1]
         for piece in [piece.encode()]
     ]
     assert sorted(documents) == sorted(f"document {number}" for number in range(100))
-    held_out = sum(token == 256 for token in corpus.validation().tolist())
+    held_out = sum(token == 256 for token in parts[1].tokens.tolist())
     assert 15 < held_out < 45
+    for part in parts:
+        begins = [0, *(np.flatnonzero(part.tokens == 256) + 1)]
+        assert part.starts.tolist() == begins[:-1]
 
 
 def test_the_split_goes_by_content_not_by_place(texts: Path, tmp_path: Path) -> None:
-    first = prepare(config(texts, tmp_path, validationFraction=0.3)).validation().tolist()
+    first = prepare(config(texts, tmp_path, validationFraction=0.3)).streams()[1].tokens.tolist()
     (texts / "000.txt").rename(texts / "zzz.txt")
     (texts / "aaa.txt").write_text("document 0", encoding="utf-8")
-    again = prepare(config(texts, tmp_path, validationFraction=0.3)).validation().tolist()
+    again = prepare(config(texts, tmp_path, validationFraction=0.3)).streams()[1].tokens.tolist()
     copies = again.count(ord("0")) - first.count(ord("0"))
     assert copies in (0, 1)
     assert len(again) - len(first) in (0, len("document 0") + 1)
@@ -73,7 +83,7 @@ def test_a_bpe_tokenizer_outlives_growing_text(texts: Path, tmp_path: Path) -> N
     assert prepare(config(texts, tmp_path, **bpe)).vocabulary == first.vocabulary
 
 
-@pytest.mark.parametrize("name", ["train.bin", "corpus.json"])
+@pytest.mark.parametrize("name", ["train.bin", "train.docs", "corpus.json"])
 @pytest.mark.parametrize("contents", [None, b"", b"{}"])
 def test_a_damaged_one_is_made_again(
     texts: Path, tmp_path: Path, name: str, contents: bytes | None
@@ -91,4 +101,11 @@ def test_a_file_that_other_nodes_do_not_see_is_told(texts: Path, tmp_path: Path)
     corpus = prepare(config(texts, tmp_path))
     (corpus.directory / "train.bin").unlink()
     with pytest.raises(DataError, match="directory that all nodes share"):
-        corpus.train()
+        corpus.streams()
+
+
+def test_new_fields_do_not_give_an_old_tokenizer_another_name(tmp_path: Path) -> None:
+    """A resumed run would train a new one, and read its checkpoints as those of another model."""
+    bpe = {"kind": "bpe", "vocabSize": 300}
+    old = config(Path("/data/*.txt"), tmp_path, tokenizer=bpe, validationFraction=0.01)
+    assert preparation._tokenizer_directory(old).name == "tokenizer-69812444d3a853e9"

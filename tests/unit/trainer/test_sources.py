@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 
 from mfsdp_trainer.config import DataSource
-from mfsdp_trainer.data.sources import documents, source_files
+from mfsdp_trainer.data.bad import BadRecords
+from mfsdp_trainer.data.content import documents
+from mfsdp_trainer.data.documents import HeldOut
+from mfsdp_trainer.data.sources import source_files
 from mfsdp_trainer.errors import DataError
+
+
+def texts(sources: list[DataSource]) -> list[str]:
+    """Every document of the sources, in order."""
+    pieces = documents(sources, HeldOut(0), BadRecords(0))
+    return [piece.content for piece in pieces if isinstance(piece.content, str)]
 
 
 @pytest.fixture
@@ -38,7 +47,7 @@ def test_files_directories_and_patterns_in_sorted_order(
     tree: Path, path: str, names: list[str]
 ) -> None:
     source = DataSource(path=str(tree / path))
-    assert list(documents([source])) == [f"text of {name}" for name in names]
+    assert texts([source]) == [f"text of {name}" for name in names]
 
 
 def test_jsonl_documents_in_order_without_empty_ones(tmp_path: Path) -> None:
@@ -46,7 +55,7 @@ def test_jsonl_documents_in_order_without_empty_ones(tmp_path: Path) -> None:
     lines = [json.dumps({"body": text}) for text in ("one", "", "two\nlines", "três")]
     file.write_text("\n\n".join(lines) + "\n", encoding="utf-8")
     source = DataSource.model_validate({"path": str(file), "format": "jsonl", "textField": "body"})
-    assert list(documents([source])) == ["one", "two\nlines", "três"]
+    assert texts([source]) == ["one", "two\nlines", "três"]
 
 
 def test_the_standard_library_is_there_without_its_tests() -> None:
@@ -54,7 +63,7 @@ def test_the_standard_library_is_there_without_its_tests() -> None:
     files = source_files(source)
     assert sum(file.stat().st_size for file in files) > 5_000_000
     assert not [file for file in files if {"test", "site-packages"} & set(file.parts)]
-    assert any("class JSONDecoder" in document for document in documents([source]))
+    assert any("class JSONDecoder" in document for document in texts([source]))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +81,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     file.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
     source = DataSource.model_validate({"path": str(file), "format": "jsonl"})
     with pytest.raises(DataError, match=f"{file}{message}"):
-        list(documents([source]))
+        texts([source])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def test_a_bad_path_or_file_is_named(tmp_path: Path, name: str, content: Any, me
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        list(documents([DataSource(path=str(tmp_path / name))]))
+        texts([DataSource(path=str(tmp_path / name))])
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}"])
@@ -96,14 +105,14 @@ def test_json_beyond_all_measure_names_its_line(tmp_path: Path, line: bytes) -> 
     file.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
     source = DataSource.model_validate({"path": str(file), "format": "jsonl"})
     with pytest.raises(DataError, match=r"x\.jsonl:2: not a line of JSON: "):
-        list(documents([source]))
+        texts([source])
 
 
 def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
     file.write_text(r'{"text": "a\ud800b \ud83d\ude00"}', encoding="utf-8")
     source = DataSource.model_validate({"path": str(file), "format": "jsonl"})
-    assert list(documents([source])) == ["a\ufffdb \U0001f600"]
+    assert texts([source]) == ["a\ufffdb \U0001f600"]
 
 
 def test_a_mounted_config_map_counts_once(tmp_path: Path) -> None:
@@ -113,7 +122,7 @@ def test_a_mounted_config_map_counts_once(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to(hidden.name)
     (tmp_path / "a.txt").symlink_to("..data/a.txt")
     (tmp_path / "lost+found").mkdir(mode=0)
-    assert list(documents([DataSource(path=str(tmp_path))])) == ["once"]
+    assert texts([DataSource(path=str(tmp_path))]) == ["once"]
 
 
 @pytest.fixture
@@ -137,6 +146,6 @@ def shut() -> Iterator[Path]:
 @pytest.mark.parametrize("path", ["data", "data/deep/*.txt", "data/deep/a.txt"])
 def test_what_may_not_be_read_is_told(shut: Path, path: str) -> None:
     with pytest.raises(DataError) as caught:
-        list(documents([DataSource(path=str(shut / path))]))
+        texts([DataSource(path=str(shut / path))])
     assert str(caught.value).startswith("data.sources: ")
     assert "cannot be read: Permission denied: let the trainer's user read it" in str(caught.value)

@@ -1,4 +1,4 @@
-"""What the model is trained on: local text, and the tokenizer that reads it."""
+"""What the model is trained on: local data, and the tokenizer that reads it."""
 
 from enum import StrEnum
 
@@ -6,12 +6,25 @@ from pydantic import Field, model_validator
 
 from .base import ConfigModel, PathText
 
+_RECORDS = ("jsonl", "parquet", "arrow")
+
 
 class DataFormat(StrEnum):
     """How the files of a source hold documents."""
 
     TEXT = "text"
     JSONL = "jsonl"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    MEGATRON = "megatron"
+
+
+class DataContent(StrEnum):
+    """What a record of a source is."""
+
+    TEXT = "text"
+    CHAT = "chat"
+    TOKENS = "tokens"
 
 
 class Builtin(StrEnum):
@@ -24,21 +37,47 @@ class DataSource(ConfigModel):
     """Files of one format; exactly one of path and builtin."""
 
     path: PathText | None = None
-    """A file, a directory (all files below it, but hidden ones) or a glob pattern (** for any
-    depth), read in sorted order."""
+    """A file, a directory (all files below it, but hidden ones; of parquet those named *.parquet)
+    or a glob pattern (** for any depth), read in sorted order. arrow: the directory that
+    save_to_disk wrote. megatron: the path of one .bin and .idx, without the suffix."""
     builtin: Builtin | None = None
     """python-stdlib: the source code of the Python standard library in the image, a few MB of real
     text."""
     format: DataFormat = DataFormat.TEXT
-    """text: each file is a document. jsonl: each line is a JSON object that holds a document in
-    textField."""
+    """text: each file is a document. jsonl: each line is a record, a JSON object. parquet: each row
+    is one. arrow: each row of a Hugging Face dataset on disk is one. megatron: tokenised documents
+    that Megatron wrote, used where they are."""
+    content: DataContent = DataContent.TEXT
+    """What a record of jsonl, parquet or arrow is. text: a document in textField. chat: a
+    conversation in messagesField, written out by the tokenizer's chat template; only what the
+    assistant says is trained on. tokens: a tokenised document in tokensField; where a column labels
+    stands beside it, tokens with -100 there are not trained on."""
     text_field: str = Field(default="text", min_length=1, max_length=256)
-    """jsonl: the key of the document's text."""
+    """text: the record's key, or column, of the document."""
+    messages_field: str = Field(default="messages", min_length=1, max_length=256)
+    """chat: the key of the list of messages, each an object with role and content."""
+    tokens_field: str = Field(default="input_ids", min_length=1, max_length=256)
+    """tokens: the key of the list of token ids."""
+    split: str | None = Field(default=None, min_length=1, max_length=256)
+    """arrow: which split is read of a dataset that has several."""
+    weight: int | None = Field(default=None, ge=1, le=1000)
+    """Part of the training sequences that come from this source, relative to the weights of the
+    others, e.g. 70 and 30: exact within one sequence at any time. A source that runs out begins
+    again in another order. Give all sources a weight, or none: without, each sequence of each
+    source is read once an epoch."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "DataSource":
         if (self.path is None) == (self.builtin is None):
             raise ValueError("set exactly one of path and builtin in each entry of data.sources")
+        if self.builtin is not None and self.format is not DataFormat.TEXT:
+            raise ValueError("builtin is text: leave out format, or set it to text")
+        if self.content is not DataContent.TEXT and self.format not in _RECORDS:
+            raise ValueError(
+                "content chat and tokens are records: set format to jsonl, parquet or arrow"
+            )
+        if self.split is not None and self.format is not DataFormat.ARROW:
+            raise ValueError("split is for format arrow: set it, or leave out split")
         return self
 
 
@@ -60,6 +99,17 @@ class TokenizerConfig(ConfigModel):
     """huggingface: local directory of the tokenizer."""
     vocab_size: int = Field(default=4096, ge=300, le=1_000_000)
     """bpe: number of tokens to train."""
+    chat_template: PathText | None = None
+    """File with a chat template (Jinja) that takes the place of the tokenizer's own, and is
+    exported with it. {% generation %} tags say what the assistant wrote; without them it is found
+    by rendering each conversation turn by turn."""
+
+
+class Packing(StrEnum):
+    """What attention sees of a sequence that holds several documents."""
+
+    DOCUMENTS = "documents"
+    PLAIN = "plain"
 
 
 class DataConfig(ConfigModel):
@@ -67,15 +117,34 @@ class DataConfig(ConfigModel):
 
     sources: tuple[DataSource, ...] = Field(min_length=1, max_length=64)
     """Where documents are read from."""
+    validation: tuple[DataSource, ...] = Field(default=(), max_length=64)
+    """Where documents for evaluation are read from, in place of holding out validationFraction of
+    the sources. No weights."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text becomes tokens."""
     sequence_length: int = Field(default=1024, ge=2, le=1_048_576)
-    """Tokens that one training sequence predicts. Documents follow each other in a sequence with an
-    end-of-text token between them, and attention crosses from one to the next."""
+    """Tokens that one training sequence predicts. Documents follow each other in a sequence; text
+    has an end-of-text token after each."""
+    packing: Packing = Packing.DOCUMENTS
+    """documents: each token sees its own document only, positions count from 0 in each, and no
+    document's first token is predicted. plain: attention crosses from one document to the next,
+    whose first token is predicted from the end-of-text token before it."""
     validation_fraction: float = Field(default=0.01, ge=0, lt=0.5)
-    """Share of the documents held out for evaluation, chosen by a hash of each document's
-    content."""
+    """Share of the documents held out for evaluation, chosen by a hash of each document's content;
+    of a megatron source the last documents."""
+    max_bad_records: int = Field(default=0, ge=0, le=1_000_000_000)
+    """Lines and records of a source that may be left out because they are not what format and
+    content say; the first ones are told in the log. One more fails the job."""
     cache_path: PathText | None = None
     """Directory of the tokenised text, the same files from every node. Unset: beside the
     checkpoints; with those in an object store, below the temporary directory of each node, which
     tokenises for itself."""
+
+    @model_validator(mode="after")
+    def _weights(self) -> "DataConfig":
+        weighted = [source.weight is not None for source in self.sources]
+        if any(weighted) and not all(weighted):
+            raise ValueError("give every entry of data.sources a weight, or none of them")
+        if any(source.weight is not None for source in self.validation):
+            raise ValueError("data.validation takes no weight: leave it out")
+        return self

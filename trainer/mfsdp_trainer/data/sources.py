@@ -1,14 +1,11 @@
-"""Documents from local files: what `data.sources` names, in one order on every machine.
+"""The files that `data.sources` names, in one order on every machine.
 
-A wrong path, a file that is not text, a line that is not JSON: each is a DataError that names the
-file, the line and the fix.
+A path that is wrong or may not be read is a DataError that names it and the fix.
 """
 
-import json
 import os
 import sysconfig
-import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -18,6 +15,8 @@ from mfsdp_trainer.errors import DataError
 
 _NOT_STDLIB: Final = frozenset({"site-packages", "test", "tests", "idlelib", "__pycache__"})
 _GLOB: Final = frozenset("*?[")
+_SUFFIX: Final = {DataFormat.PARQUET: ".parquet"}
+"""Of directories that hold other files too, what is read."""
 
 
 def source_files(source: DataSource) -> list[Path]:
@@ -25,7 +24,7 @@ def source_files(source: DataSource) -> list[Path]:
     if source.path is None:
         return _standard_library()
     try:
-        return _found(source.path)
+        return _found(source.path, _SUFFIX.get(source.format, ""))
     except OSError as error:
         raise DataError(
             f"data.sources: {error.filename or source.path} cannot be read: {error.strerror}: let "
@@ -33,12 +32,12 @@ def source_files(source: DataSource) -> list[Path]:
         ) from error
 
 
-def _found(given: str) -> list[Path]:
+def _found(given: str, suffix: str) -> list[Path]:
     path = Path(given)
     if path.is_file():
         return [path]
     if path.is_dir():
-        found: Iterator[Path] = _below(path)
+        found: Iterator[Path] = (file for file in _below(path) if file.name.endswith(suffix))
     elif _GLOB & set(given):
         found = _matches(path)
     else:
@@ -46,7 +45,7 @@ def _found(given: str) -> list[Path]:
         raise DataError(f"data.sources: {given} {problem}")
     files = sorted(file for file in found if file.is_file())
     if not files:
-        raise DataError(f"data.sources: no file matches {given}")
+        raise DataError(f"data.sources: no file matches {given}{suffix and f' ({suffix})'}")
     return files
 
 
@@ -83,61 +82,3 @@ def _standard_library() -> list[Path]:
     return sorted(
         file for file in root.rglob("*.py") if not _NOT_STDLIB & set(file.relative_to(root).parts)
     )
-
-
-def documents(sources: Sequence[DataSource]) -> Iterator[str]:
-    """Every document of the sources that is not empty, in order."""
-    for source in sources:
-        read = _jsonl if source.format is DataFormat.JSONL else _text
-        for file in source_files(source):
-            yield from (document for document in read(file, source) if document)
-
-
-def _text(file: Path, source: DataSource) -> Iterator[str]:
-    try:
-        if source.builtin is not None:
-            with tokenize.open(file) as stream:
-                yield stream.read()
-        else:
-            yield file.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, SyntaxError) as error:
-        raise DataError(
-            f"{file}: not UTF-8 text ({error}): convert it, or leave it out of data.sources"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-
-
-def _jsonl(file: Path, source: DataSource) -> Iterator[str]:
-    try:
-        with file.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield _json_text(line, source.text_field, f"{file}:{number}")
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-
-
-def _json_text(line: bytes, field: str, where: str) -> str:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also numbers and nesting beyond all measure
-        raise DataError(f"{where}: not a line of JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: a {type(record).__name__} where a JSON object is needed")
-    text = record.get(field)
-    if not isinstance(text, str):
-        keys = ", ".join(sorted(map(str, record))[:8])
-        raise DataError(
-            f"{where}: no text under {field!r} (it has: {keys}): set textField of this data source"
-        )
-    return _without_surrogates(text)
-
-
-def _without_surrogates(text: str) -> str:
-    """JSON can escape half a character, which no tokenizer takes: U+FFFD stands for each."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

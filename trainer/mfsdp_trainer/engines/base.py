@@ -48,10 +48,11 @@ class Engine(Protocol):
         After the last one, and not before, gradients are averaged over all ranks.
         """
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         """Forward pass: tokens int64 [batch, positions] to logits [batch, positions, vocabulary].
 
-        A collective where parameters are sharded.
+        `positions` of the same shape restart where attention must not cross; see
+        `common.model_inputs`. A collective where parameters are sharded.
         """
 
     def evaluation(self) -> AbstractContextManager[None]:

@@ -11,6 +11,18 @@ from transformers import PreTrainedModel
 from mfsdp_trainer.optim import materialise
 
 
+def model_inputs(inputs: Tensor, positions: Tensor | None) -> dict[str, Any]:
+    """What a transformers model is called with, for packed documents: the one place to say so.
+
+    transformers keeps attention inside documents if `position_ids` say where each begins, and no
+    `attention_mask` (not even one of all ones) and no cache (`use_cache`, the default) is given:
+    with either it takes the row for one document, in silence. It goes by differences other than 1,
+    so positions that restart at 0 are told from the token before whatever that token's is.
+    """
+    packed = {} if positions is None else {"position_ids": positions}
+    return {"input_ids": inputs, "use_cache": False, **packed}
+
+
 class TorchEngine:
     """The half of `Engine` that is the same wherever `torch.optim` updates the model's tensors."""
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .base import Setup
-from .common import TorchEngine
+from .common import TorchEngine, model_inputs
 
 
 class DdpEngine(TorchEngine):
@@ -30,13 +30,13 @@ class DdpEngine(TorchEngine):
         with nullcontext() if last else self._ddp.no_sync():
             yield
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         """See `Engine.logits`."""
         mixed = self._dtype is not torch.float32
         # Without gradients the bare model: DDP would prepare a reduction that never comes.
         module = self._ddp if torch.is_grad_enabled() else self._model
         with torch.autocast(self._device, dtype=self._dtype, enabled=mixed):
-            logits: Tensor = module(input_ids=inputs, use_cache=False).logits
+            logits: Tensor = module(**model_inputs(inputs, positions)).logits
         return logits
 
     @contextmanager

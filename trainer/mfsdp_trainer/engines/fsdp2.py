@@ -23,7 +23,7 @@ from mfsdp_trainer.models.architecture import decoder_layers, is_tied
 from mfsdp_trainer.world import World
 
 from .base import Setup
-from .common import TorchEngine
+from .common import TorchEngine, model_inputs
 
 _WHOLE_GRADIENTS: Final = (ShardingStrategy.NO_SHARD, ShardingStrategy.OPTIM)
 
@@ -85,9 +85,9 @@ class Fsdp2Engine(TorchEngine):
             self._root.set_requires_all_reduce(last)
         yield
 
-    def logits(self, inputs: Tensor) -> Tensor:
+    def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         """See `Engine.logits`."""
-        logits: Tensor = self._model(input_ids=inputs, use_cache=False).logits
+        logits: Tensor = self._model(**model_inputs(inputs, positions)).logits
         return logits
 
     @contextmanager
