@@ -191,6 +191,7 @@ def training_status(answer: Progress, now: float) -> TrainingStatus:
         loss=_rounded(answer.loss, 4),
         eval_loss=_rounded(answer.eval_loss, 4),
         tokens_per_second=_rounded(answer.tokens_per_second, 0),
+        mfu="" if answer.mfu is None else f"{answer.mfu:.1%}",
         eta_seconds=None if answer.eta_seconds is None else max(round(answer.eta_seconds), 0),
         resumed_from_step=answer.resumed_from_step,
         checkpoint_step=answer.checkpoint_step,

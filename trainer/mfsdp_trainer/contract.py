@@ -147,12 +147,28 @@ class Progress(ConfigModel):
     """Learning rate of the last step."""
     tokens_per_second: float | None = None
     """Trained tokens a second over all ranks, over the last logging interval."""
+    tokens_per_second_per_rank: float | None = None
+    """The same of one rank: of a GPU, or of a process on the CPU."""
+    mfu: float | None = None
+    """Model FLOPs utilisation, from 0 to 1; absent where the device's peak is not known."""
+    step_seconds: float | None = None
+    """Mean seconds of a step over the last logging interval."""
+    tokens: int = 0
+    """Tokens that this attempt trained on, over all ranks."""
+    memory_bytes: int | None = None
+    """Memory that rank 0 holds: of its GPU, or of the process without one."""
+    peak_memory_bytes: int | None = None
+    """The most that it has held."""
     eta_seconds: float | None = None
     """Estimated seconds until the last step."""
     checkpoint_step: int | None = None
     """Step of the newest published checkpoint."""
     bad_records: int | None = None
     """Lines and records of the data that were left out, see data.maxBadRecords."""
+    checkpoint_seconds: float | None = None
+    """Seconds that the newest checkpoint held training up."""
+    part_seconds: dict[str, float] = {}
+    """Seconds of each part of the run so far, as rank 0 saw it (see `timeline.Part`)."""
     resumed_from_step: int | None = None
     """Step of the checkpoint that this attempt went on from."""
     updated_at: float = 0.0

@@ -153,4 +153,10 @@ def describe(error: BaseException) -> str:
         return one_line(str(error))
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     name = type(error).__name__
-    return one_line(f"{name}: {first}" if first else name)
+    said = f"{name}: {first}" if first else name
+    if reason_of(error) is Reason.COLLECTIVE_TIMEOUT:
+        said = (
+            "another rank did not come to a collective within hang.collectiveSeconds: look for a "
+            f"rank that is stuck or slow ({said})"
+        )
+    return one_line(said)

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from .evaluation import evaluate
 from .meter import Meter, StepFacts
 from .models.loss import summed_cross_entropy
 from .optim import learning_rate
+from .profiling import Profiler
 from .reporting import Reporter
 from .world import World
 
@@ -36,6 +38,7 @@ class Loop:
     checkpoints: Checkpoints
     reporter: Reporter
     meter: Meter
+    profiler: Profiler
 
     def run(self, start: Position) -> Position:
         """Train from a position to the last step. Collective.
@@ -44,12 +47,17 @@ class Loop:
         that was asked for, CheckpointError.
         """
         position = start
+        hang = self.config.hang
+        # Ranks compile, tune and connect at their own pace, in the evaluation and the first step.
+        self.world.limit_collectives(max(hang.first_step_seconds, hang.collective_seconds))
         self._evaluate(position)
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
         try:
             while position.step < self.config.training.total_steps:
                 position, stop = self.advance(position)
+                if position.step == start.step + 1:
+                    self.world.limit_collectives(hang.collective_seconds)
                 self._between(position, stop=stop)
         except TrainerError:
             # The checkpoint that may be under way is of good steps: it is finished and published.
@@ -63,7 +71,8 @@ class Loop:
 
         Collective. Raises NonFiniteLossError before such a step is taken.
         """
-        facts, stop = self._step(position)
+        with self.profiler.step(position.step + 1):
+            facts, stop = self._step(position)
         self.meter.count(facts)
         consumed = position.consumed + self.config.training.batch_after(position.consumed)
         return Position(step=facts.step, consumed=consumed), stop
@@ -137,9 +146,7 @@ class Loop:
             return None
         self.reporter.phase(Phase.EVALUATING)
         loss = evaluate(self.engine, self.held_out, self.world)
-        self.reporter.progress(eval_loss=loss)
-        if self.world.is_first:
-            _log.info("step %d: loss on held-out text %.4f", position.step, loss)
+        self.meter.evaluated(position.step, loss)
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
         return loss
@@ -147,19 +154,18 @@ class Loop:
     def _save(self, position: Position, eval_loss: float | None, *, last: bool) -> None:
         """Begin a checkpoint; of the last one of a run, see the end."""
         self.reporter.phase(Phase.SAVING)
+        began = time.monotonic()
         self.checkpoints.begin(self.engine, position, eval_loss)
         if last:
             self.checkpoints.finish()
+        self.meter.held_up(position.step, time.monotonic() - began)
         self._tell_published()
         self.reporter.phase(Phase.TRAINING)
         self.meter.restart()
 
     def _tell_published(self) -> None:
-        if (step := self.checkpoints.poll()) is None:
-            return
-        self.reporter.progress(checkpoint_step=step)
-        if self.world.is_first:
-            _log.info("checkpoint of step %d published", step)
+        if (step := self.checkpoints.poll()) is not None:
+            self.meter.saved(step, self.config.checkpoint.path)
 
 
 def _due(step: int, every: int) -> bool:

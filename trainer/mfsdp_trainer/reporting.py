@@ -6,7 +6,7 @@ wrote outlives it. The other way go two signals: SIGUSR1 asks for a checkpoint a
 for the stacks of all threads. SIGTERM keeps its meaning, die now.
 
 Imports no torch. Files of rank R: `heartbeat-R`, `outcome-R.json`, `stacks-R`; of rank 0 alone:
-`progress.json`.
+`progress.json`; of whoever asks for a trace, and of the node's first rank: `trace-*.json`.
 """
 
 import ctypes
@@ -22,18 +22,21 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from .config.base import ConfigModel
 from .contract import Env, Outcome, Phase, Progress, Reason
 from .errors import describe, is_peer_loss, one_line, reason_of
+from .timeline import Part, Timeline
 
 RUN_DIR_ENV: Final = "MFSDP_RUN_DIR"
 LAUNCHER_PID_ENV: Final = "MFSDP_LAUNCHER_PID"
 STOP_SIGNAL: Final = signal.SIGUSR1
 STACKS_SIGNAL: Final = signal.SIGUSR2
 PROGRESS_FILE: Final = "progress.json"
-_HEARTBEAT_BYTES: Final = 160
+TRACE_REQUEST_FILE: Final = "trace-request.json"
+TRACE_ANSWER_FILE: Final = "trace-answer.json"
+_HEARTBEAT_BYTES: Final = 192
 _PR_SET_PDEATHSIG: Final = 1
 
 _log = logging.getLogger(__name__)
@@ -47,6 +50,8 @@ class Heartbeat(ConfigModel):
     phase: Phase
     step: int | None
     at: float
+    memory: int | None = None
+    """Bytes that the rank holds: of its GPU, or of the process without one."""
 
 
 class WorkerOutcome(ConfigModel):
@@ -55,6 +60,19 @@ class WorkerOutcome(ConfigModel):
     outcome: Outcome
     at: float
     peer_lost: bool = Field(default=False)
+
+
+class TraceRequest(ConfigModel):
+    """Somebody in the pod wants a trace of so many steps."""
+
+    steps: int = Field(ge=1, le=100)
+
+
+class TraceAnswer(ConfigModel):
+    """Where the trace is, or why there is none."""
+
+    files: tuple[str, ...] = ()
+    error: str = ""
 
 
 def heartbeat_file(run_dir: Path, rank: int) -> Path:
@@ -103,6 +121,10 @@ class Reporter:
         self._rank = rank
         self._phase = Phase.STARTING
         self._step: int | None = None
+        self._memory: int | None = None
+        launcher = os.environ.get(LAUNCHER_PID_ENV)
+        self.timeline = Timeline.of_process(int(launcher) if launcher else None)
+        """Where this rank's time goes."""
         self._stop = threading.Event()
         self._ended = False
         self._stacks: TextIO | None = None
@@ -156,23 +178,57 @@ class Reporter:
         """
         return self._stop.is_set()
 
+    def trace_request(self) -> int:
+        """Steps that somebody asked to have traced since the last look; the node's first rank
+        alone is ever asked."""
+        if self._run_dir is None or int(os.environ.get("LOCAL_RANK") or 0) != 0:
+            return 0
+        file = self._run_dir / TRACE_REQUEST_FILE
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return 0
+        file.unlink(missing_ok=True)
+        try:
+            return TraceRequest.model_validate_json(text).steps
+        except ValidationError:
+            _log.warning("a request for a trace that is none is dropped: %s", file)
+            return 0
+
+    def answer_trace(self, answer: TraceAnswer) -> None:
+        """Tell whoever asked."""
+        if self._run_dir is not None:
+            publish(self._run_dir / TRACE_ANSWER_FILE, answer.model_dump_json())
+
     def phase(self, phase: Phase) -> None:
         """Say what the run does now. The limit of the hang watch goes by it."""
         self._phase = phase
+        self.timeline.phase(phase, first=self._step is None)
         self._beat()
         if self._rank == 0:
             self.progress(phase=phase)
 
-    def heartbeat(self, step: int) -> None:
-        """Say that this rank finished optimizer step `step`: every rank, every step (5 us)."""
+    def part(self, part: Part) -> None:
+        """Say which part of a phase begins. Counts as a sign of life."""
+        self.timeline.enter(part)
+        self._beat()
+
+    def heartbeat(self, step: int, memory: int | None = None) -> None:
+        """Say that this rank finished optimizer step `step`: every rank, every step (5 us).
+
+        `memory` in bytes is kept until it is told anew.
+        """
         self._step = step
+        self._memory = memory if memory is not None else self._memory
+        self.timeline.stepped()
         self._beat()
 
     def progress(self, **fields: float | str | None) -> None:
         """Merge fields of `Progress` (by their Python names) and publish them. Rank 0 only."""
         known = self._progress.model_dump()
         clean = {name: _finite(value) for name, value in fields.items()}
-        self._progress = Progress.model_validate({**known, **clean, "updated_at": time.time()})
+        now = {"updated_at": time.time(), "part_seconds": self.timeline.seconds()}
+        self._progress = Progress.model_validate({**known, **clean, **now})
         if self._run_dir is not None and self._rank == 0:
             publish(
                 self._run_dir / PROGRESS_FILE,
@@ -220,6 +276,7 @@ class Reporter:
             "phase": self._phase,
             "step": self._step,
             "at": time.monotonic(),
+            "memory": self._memory,
         }
         # One pwrite of a fixed length in place of a rename: ten times cheaper, and a reader that
         # does meet a torn record keeps the one before.

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from .beside import beside_checkpoints
 from .checkpoint import Checkpoints, Position
 from .checkpoint.manifest import Identity
 from .checkpoint.opened import open_store
@@ -29,8 +30,9 @@ from .engines import Engine, Setup, build_engine
 from .engines.registry import require_engine
 from .errors import ConfigError
 from .export import export
+from .facts import run_facts
 from .loop import Loop
-from .meter import Meter
+from .meter import Meter, told
 from .models.architecture import build_meta, computation, parameter_count, read_config
 from .models.fit import require_fit
 from .models.freeze import freeze, frozen_names
@@ -38,7 +40,12 @@ from .models.pretrained import PretrainedWeights
 from .models.weights import RandomWeights, Weights
 from .optim import make_optimizer, optimizer_state
 from .packing import require_attention, require_separate_documents
+from .profiling import Profiler
 from .reporting import Reporter
+from .speed import Scale
+from .timeline import Part
+from .trackers import Journal
+from .trackers.build import open_journal
 from .world import World
 
 _log = logging.getLogger(__name__)
@@ -73,11 +80,14 @@ def train(config: TrainerConfig, world: World, reporter: Reporter) -> Position:
     store = world.together(lambda: open_store(config.checkpoint.path))
     with sole_run(store, world):
         loop, model_config = build(config, world, reporter, store)
-        start = start_of(loop)
-        _require_packing(loop, model_config)
-        end = loop.run(start)
-        if config.checkpoint.export:
-            _export(loop, model_config)
+        with told(loop.meter):
+            reporter.part(Part.RESTORE)
+            start = start_of(loop)
+            _require_packing(loop, model_config)
+            loop.meter.begin(start.step)
+            end = loop.run(start)
+            if config.checkpoint.export:
+                _export(loop, model_config)
     reporter.phase(Phase.DONE)
     return end
 
@@ -123,6 +133,7 @@ def build(
     """Data, model, engine and checkpoints, ready to train, and what the model is. Collective."""
     store = store or world.together(lambda: open_store(config.checkpoint.path))
     ready = prepared(config, world)
+    reporter.part(Part.MODEL)
     model_config = world.together(lambda: read_config(config.model, ready.vocabulary))
     world.together(lambda: require_fit(model_config, config.data.sequence_length))
     model = world.together(lambda: build_meta(model_config))
@@ -130,10 +141,12 @@ def build(
         world.together(lambda: require_attention(model))
     world.together(lambda: freeze(model, config.training.freeze))
     identity = _identity(config, ready, model)
+    scale, facts = Scale.of(config, model, world.size), run_facts(config, model)
     engine = _engine(config, world, model)
     checkpoints = Checkpoints(config.checkpoint, store, world, identity)
     data = world.together(lambda: _training_data(config, world, ready))
     config = _settled(config, world, len(data))
+    journal = world.together(lambda: open_journal(config) if world.is_first else Journal({}))
     loop = world.together(
         lambda: Loop(
             config=config,
@@ -145,9 +158,15 @@ def build(
             reporter=reporter,
             meter=Meter(
                 reporter,
+                journal,
+                scale,
+                facts,
                 first=world.is_first,
                 every=config.logging.every_steps,
                 steps=config.training.total_steps,
+            ),
+            profiler=Profiler(
+                reporter, beside_checkpoints(config, "profile"), config.logging.profile
             ),
         )
     )
@@ -255,7 +274,7 @@ def _export(loop: Loop, model_config: PreTrainedConfig) -> None:
         target,
         loop.world,
     )
-    _say(loop.world, "the model is exported to %s", target)
+    loop.meter.exported(target)
 
 
 def _say(world: World, message: str, *values: object) -> None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from .contract import CONFIG_FILE, Env, Reason
-from .errors import TrainerError
+from .errors import TrainerError, describe, is_peer_loss, reason_of
 from .reporting import Reporter
 
 
@@ -28,7 +28,15 @@ def main() -> int:
         logging.getLogger(__name__).error("%s: %s", error.reason, error)
         return reporter.failed(error)
     except Exception as error:
-        logging.getLogger(__name__).exception("the run broke off")
+        log = logging.getLogger(__name__)
+        if is_peer_loss(error):
+            # The rank that failed has said why: a traceback of ours would only hide it.
+            log.error("lost the other ranks, one of which failed before: %s", describe(error))
+        elif reason_of(error) is Reason.COLLECTIVE_TIMEOUT:
+            # Where this rank waited says little; PID 1 shows where the others are.
+            log.error("%s", describe(error))
+        else:
+            log.exception("the run broke off")
         return reporter.failed(error)
     reporter.outcome(Reason.DONE)
     return 0
@@ -36,13 +44,24 @@ def main() -> int:
 
 def _log_to_stdout(rank: int) -> None:
     """Rank 0 tells the story; the others speak when something is wrong."""
-    logging.basicConfig(
-        stream=sys.stdout,
-        level=logging.INFO if rank == 0 else logging.WARNING,
-        format="%(asctime)s %(message)s" if rank == 0 else f"%(asctime)s rank {rank}: %(message)s",
-        datefmt="%H:%M:%S",
-        force=True,
-    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Format(rank))
+    level = logging.INFO if rank == 0 else logging.WARNING
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+
+
+class _Format(logging.Formatter):
+    """Says which rank speaks, but in the story of rank 0."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__("%(asctime)s %(message)s", "%H:%M:%S")
+        self._trouble = logging.Formatter(f"%(asctime)s rank {rank}: %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record, with its traceback if it has one."""
+        if record.levelno > logging.INFO:
+            return self._trouble.format(record)
+        return super().format(record)
 
 
 if __name__ == "__main__":

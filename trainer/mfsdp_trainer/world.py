@@ -15,13 +15,15 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _world
 
 from .errors import TrainerError
 from .rendezvous import meet
 
 _SETUP_TIMEOUT = timedelta(hours=24)
-"""Patience of the control group: others wait there while rank 0 tokenises a corpus. Whether that
-wait is a hang is for the watch in PID 1 to say, which knows the phase."""
+"""Patience of the control group, and of all groups until training begins: others wait there while
+rank 0 tokenises a corpus. Whether that wait is a hang is for the watch in PID 1 to say, which knows
+the phase."""
 _CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -74,6 +76,7 @@ class World:
             store=HashStore() if alone else meet(),
             rank=int(os.environ.get("RANK") or 0),
             world_size=1 if alone else int(os.environ["WORLD_SIZE"]),
+            timeout=_SETUP_TIMEOUT,
             device_id=device if gpu else None,
         )
         return cls.joined(device)
@@ -83,6 +86,16 @@ class World:
         """The world of a process group that exists already. Collective."""
         mixed = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         return cls(dist.get_rank(), dist.get_world_size(), device, _group("gloo"), _group(mixed))
+
+    def limit_collectives(self, seconds: float) -> None:
+        """Bound every collective of the training from now on; setup and checkpoints stay patient.
+
+        torch gives the groups of a device mesh limits of its own, so each is set.
+        """
+        patient = (self.control, self.storage)
+        for group in list(_world.pg_map):
+            if group not in patient:
+                dist.set_timeout(timedelta(seconds=seconds), group)
 
     def leave(self) -> None:
         """Leave the gang: the last thing that a rank does."""

@@ -179,6 +179,13 @@ _PLACE_RULES: Final = (
         rules.PATH_FORM,
     ),
     Rule("checkpoint.path", f"!self.matches('{rules.SYSTEM_PATTERN}')", rules.PATH_SYSTEM),
+    Rule(
+        "",
+        "!has(self.logging.profile) || !has(self.training) || !has(self.training.steps) || "
+        "self.logging.profile.startStep <= self.training.steps",
+        rules.PROFILE_START,
+        "logging.profile.startStep",
+    ),
     Rule("logging.port", f"self != {rules.MASTER_PORT}", rules.PORT_TAKEN),
 )
 

@@ -104,6 +104,7 @@ PATH_SYSTEM: Final = (
     "must not be / or inside a directory of the container's own (/dev, /etc, /tmp, /usr ...): "
     "use another, for instance /checkpoints"
 )
+PROFILE_START: Final = "logging.profile.startStep must not exceed training.steps"
 PORT_TAKEN: Final = f"{MASTER_PORT} is the port of the rendezvous: choose another"
 MAX_CONNECTIONS: Final = (
     f"{MAX_CONNECTIONS_ENV}=1 makes a sharding engine wait for its own communication: leave it "

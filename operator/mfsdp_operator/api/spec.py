@@ -9,6 +9,7 @@ from mfsdp_trainer.config import (
     CheckpointConfig,
     ConfigModel,
     DataConfig,
+    HangConfig,
     LoggingConfig,
     ModelConfig,
     ShardingFields,
@@ -60,7 +61,9 @@ class JobSpec(ShardingFields):
     checkpoint: JobCheckpoint = JobCheckpoint()
     """Checkpoints and the exported model."""
     logging: LoggingConfig = LoggingConfig()
-    """Log lines and the HTTP endpoint of the built-in trainer."""
+    """Log lines and the HTTP endpoint of the built-in trainer, and where its numbers go."""
+    hang: HangConfig = HangConfig()
+    """How long each phase of the built-in trainer may be silent before it counts as hung."""
     template: dict[str, Any] = Field(default_factory=dict)
     """Pod template (metadata.labels, metadata.annotations, spec) laid over the operator's own. Its
     container named

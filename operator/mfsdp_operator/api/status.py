@@ -96,6 +96,8 @@ class TrainingStatus(ConfigModel):
     """Mean loss per token on held-out text."""
     tokens_per_second: str = ""
     """Trained tokens a second, over all ranks."""
+    mfu: str = ""
+    """Model FLOPs utilisation in percent, where the peak of the GPUs is known."""
     eta_seconds: int | None = None
     """Estimated seconds until the last step."""
     resumed_from_step: int | None = None

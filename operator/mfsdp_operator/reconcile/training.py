@@ -66,6 +66,7 @@ def between_attempts(
         "step": max([shown.step, *steps]),
         "phase": STOPPED,
         "tokens_per_second": "",
+        "mfu": "",
         "eta_seconds": None,
         "checkpoint_step": _newest_checkpoint(shown, pods),
     }

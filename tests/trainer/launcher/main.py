@@ -13,11 +13,10 @@ if __name__ == "__main__":
     stop = StopRequests()
     stop.listen()
     from mfsdp_trainer.cli.command import run
-    from mfsdp_trainer.contract import Phase
-    from mfsdp_trainer.launcher.gang import HANG_LIMITS, Limits
+    from mfsdp_trainer.config import HangConfig
+    from mfsdp_trainer.launcher.gang import Limits
 
     options = json.loads(sys.argv[1])
-    hang = {Phase(name): seconds for name, seconds in options.get("hang", {}).items()}
-    limits = Limits(**options.get("limits", {}), hang={**HANG_LIMITS, **hang})
+    limits = Limits(HangConfig(**options.get("hang", {})), **options.get("limits", {}))
     worker = ("-u", str(Path(__file__).with_name("worker.py")), options["scenario"])
     sys.exit(run(sys.argv[2:], stop, worker, limits))

@@ -88,7 +88,13 @@ def test_kill_from_outside_is_not_out_of_memory(launch: Launcher) -> None:
 
 
 def test_collective_timeout(launch: Launcher) -> None:
-    check(launch("collective_timeout"), Reason.COLLECTIVE_TIMEOUT, "Timed out waiting")
+    """The rank that did not come is the one to look at: its stacks are shown."""
+    run = launch("collective_timeout")
+    check(run, Reason.COLLECTIVE_TIMEOUT, "Timed out waiting", "hang.collectiveSeconds")
+    assert run.outcome()["rank"] == 0
+    assert "in wait_for_ever" in run.stderr().split("--- stacks of rank 1 ---")[1]
+    assert "--- stacks of rank 0 ---" not in run.stderr()
+    assert "<no Python frame>" not in run.stderr()
 
 
 def test_the_killed_rank_is_told_and_not_its_echo(launch: Launcher) -> None:
@@ -120,8 +126,8 @@ def test_out_of_memory(launch: Launcher, small_cgroup: Path) -> None:
 
 
 def test_hang_shows_the_stacks_of_all_ranks(launch: Launcher) -> None:
-    run = launch("hang", hang={"Training": 0.5})
-    check(run, Reason.HANG, "gave no sign of life for 0.5 s in phase Training after step 4")
+    run = launch("hang", hang={"step_seconds": 1})
+    check(run, Reason.HANG, "gave no sign of life for 1 s in phase Training after step 4")
     for rank in (0, 1):
         stacks = run.stderr().split(f"--- stacks of rank {rank} ---")[1]
         assert "in hang" in stacks.split("---")[0]

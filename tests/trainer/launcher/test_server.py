@@ -38,7 +38,9 @@ def test_metrics(launch: Launcher) -> None:
     }
     assert found["mfsdp_step",] >= 1
     assert found["mfsdp_loss",] == pytest.approx(1 / found["mfsdp_step",])
-    assert found["mfsdp_attempt",] == 3
+    assert found["mfsdp_run_info", "3", "8d9f-uid"] == 1
+    assert found["mfsdp_spent_seconds_total", "launch"] > 0
+    assert found["mfsdp_spent_seconds_total", "training"] > 0
     assert found["mfsdp_phase", "Training"] == 1
     assert found["mfsdp_phase", "Loading"] == 0
     assert {("mfsdp_rank_silent_seconds", "0"), ("mfsdp_rank_silent_seconds", "1")} <= set(found)

@@ -83,6 +83,7 @@ def test_deadline_kills(launch: Launcher) -> None:
     run.signal(signal.SIGTERM)
     assert run.wait() == Reason.CRASH.exit_code
     assert "killed before a checkpoint: 0.5 s have passed" in run.outcome()["message"]
+    assert "in wait_for_ever" in run.stderr().split("--- stacks of rank 0 ---")[1]
 
 
 def test_workers_die_with_a_killed_launcher(launch: Launcher) -> None:

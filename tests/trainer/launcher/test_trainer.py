@@ -1,5 +1,7 @@
 """`mfsdp-train` with the trainer's own worker: two nodes, stopped, resumed, and refused."""
 
+import gzip
+import json
 import os
 import signal
 import subprocess
@@ -48,11 +50,31 @@ def run_file(tmp_path: Path) -> Path:
     return file
 
 
+def temporary_of(run_file: Path, rank: int) -> Path:
+    """What is /tmp in the pod of a node."""
+    return run_file.parent / f"tmp-{rank}"
+
+
+def trace(run_file: Path, rank: int, *flags: str) -> subprocess.CompletedProcess[str]:
+    """`kubectl exec POD -- mfsdp-train profile`."""
+    command = [str(Path(sys.executable).with_name("mfsdp-train")), "profile", *flags]
+    return subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(temporary_of(run_file, rank))},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
 @contextmanager
 def node(run_file: Path, rank: int, master_port: int, *flags: str) -> Iterator[Launch]:
     """One node of two, as in a pod: through the installed command and the environment."""
     port, here = free_port(), run_file.parent
     errors, log = here / f"stderr-{rank}", here / f"termination-{rank}"
+    temporary = temporary_of(run_file, rank)
+    temporary.mkdir(exist_ok=True)
     pod = {
         "NNODES": "2",
         "NODE_RANK": str(rank),
@@ -61,7 +83,7 @@ def node(run_file: Path, rank: int, master_port: int, *flags: str) -> Iterator[L
         "MASTER_PORT": str(master_port),
         "MFSDP_CONFIG": str(run_file),
         "MFSDP_TERMINATION_LOG": str(log),
-        "TMPDIR": str(here),
+        "TMPDIR": str(temporary),
         "OMP_NUM_THREADS": "1",
     }
     command = [str(Path(sys.executable).with_name("mfsdp-train")), f"--set=logging.port={port}"]
@@ -96,6 +118,11 @@ def test_one_node_is_stopped_and_both_go_on_later(run_file: Path) -> None:
             lambda: (nodes[1].progress() or {"step": 0})["step"] >= 3,
             deadline=DEADLINE,
         )
+        traced = trace(run_file, 1, "--steps=2")
+        assert traced.returncode == 0, traced.stderr
+        (file,) = traced.stdout.splitlines()
+        assert file.endswith("-rank-1.trace.json.gz")
+        assert json.loads(gzip.decompress(Path(file).read_bytes()))["traceEvents"]
         nodes[1].signal(signal.SIGTERM)
         assert codes(nodes) == [Reason.PREEMPTED.exit_code] * 2, nodes[0].stderr()
         steps = [one.outcome()["step"] for one in nodes]
@@ -107,6 +134,14 @@ def test_one_node_is_stopped_and_both_go_on_later(run_file: Path) -> None:
         assert f"step {total}/{total}" in nodes[0].stderr()
         assert "step 1/" not in nodes[0].stderr()
     assert (run_file.parent / "checkpoints" / "export" / "config.json").is_file()
+
+
+def test_a_trace_needs_a_run(run_file: Path) -> None:
+    temporary_of(run_file, 0).mkdir()
+    refused = trace(run_file, 0)
+    assert refused.returncode == 1
+    assert "no runs go on below" in refused.stderr.splitlines()[-1]
+    assert "--steps must be from 1 to 100" in trace(run_file, 0, "--steps=0").stderr
 
 
 def test_missing_data_is_one_clear_line(run_file: Path) -> None:

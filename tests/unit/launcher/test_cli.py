@@ -11,9 +11,10 @@ import pytest
 from mfsdp_trainer.cli import command
 from mfsdp_trainer.cli.arguments import overrides_of, parse_arguments
 from mfsdp_trainer.cli.command import run
+from mfsdp_trainer.config import HangConfig
 from mfsdp_trainer.contract import ExitCode, Outcome
 from mfsdp_trainer.errors import ConfigError
-from mfsdp_trainer.launcher.gang import Gang, find_gang, limits_from_env
+from mfsdp_trainer.launcher.gang import Gang, find_gang, find_limits
 from mfsdp_trainer.launcher.stop import StopRequests
 from mfsdp_trainer.launcher.workers import worker_environment
 
@@ -125,17 +126,17 @@ def test_a_node_that_is_not_there() -> None:
 
 def test_limits_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MFSDP_RENDEZVOUS_TIMEOUT", "30")
-    assert limits_from_env().rendezvous == 30
+    assert find_limits(HangConfig()).rendezvous == 30
     monkeypatch.setenv("MFSDP_STOP_TIMEOUT", "soon")
     with pytest.raises(ConfigError, match="MFSDP_STOP_TIMEOUT must be a number; got 'soon'"):
-        limits_from_env()
+        find_limits(HangConfig())
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-5", "1e300"])
 def test_a_time_that_is_none(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
     monkeypatch.setenv("MFSDP_RENDEZVOUS_TIMEOUT", seconds)
     with pytest.raises(ConfigError, match=f"RENDEZVOUS_TIMEOUT must be seconds .* got {seconds}"):
-        limits_from_env()
+        find_limits(HangConfig())
 
 
 @pytest.mark.parametrize("port", ["0", "99999", "-1"])

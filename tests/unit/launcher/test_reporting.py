@@ -4,7 +4,8 @@ import json
 import math
 import os
 import resource
-import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -96,18 +97,24 @@ def test_without_a_run_directory_it_only_logs() -> None:
     assert reporter.failed(KeyError("x")) == Reason.CRASH.exit_code
 
 
+SIGNALLED = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+os.kill(os.getpid(), signal.SIGUSR1)
+from mfsdp_trainer.reporting import Reporter
+def from_the_start():
+    reporter = Reporter.from_env()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert reporter.stop_requested and reporter.rank == 3
+from_the_start()
+"""
+
+
 def test_signals(tmp_path: Path) -> None:
     """In a process of its own: handlers and masks are the process's."""
-    child = os.fork()
-    if child == 0:
-        os.environ |= {"MFSDP_RUN_DIR": str(tmp_path), "RANK": "3"}
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
-        os.kill(os.getpid(), signal.SIGUSR1)
-        reporter = Reporter.from_env()
-        os.kill(os.getpid(), signal.SIGUSR2)
-        os._exit(0 if reporter.stop_requested and reporter.rank == 3 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert "test_signals" in (tmp_path / "stacks-3").read_text()
+    environment = {**os.environ, "MFSDP_RUN_DIR": str(tmp_path), "RANK": "3"}
+    subprocess.run([sys.executable, "-c", SIGNALLED], env=environment, check=True)
+    assert "in from_the_start" in (tmp_path / "stacks-3").read_text()
     assert json.loads((tmp_path / "heartbeat-3").read_text())["phase"] == "Starting"
 
 

@@ -4,13 +4,23 @@ from pathlib import Path
 
 import pytest
 
+from mfsdp_trainer.config import HangConfig
 from mfsdp_trainer.contract import Phase
 from mfsdp_trainer.launcher.gang import Limits
 from mfsdp_trainer.launcher.hang import HangWatch
 from mfsdp_trainer.launcher.memory import MemoryWatch
 from mfsdp_trainer.reporting import Heartbeat
 
-LIMITS = Limits(hang=dict.fromkeys(Phase, 10.0), first_step=20.0, rendezvous=30.0)
+HANG = HangConfig(
+    start_seconds=5,
+    load_seconds=50,
+    first_step_seconds=20,
+    step_seconds=10,
+    evaluate_seconds=60,
+    save_seconds=70,
+    export_seconds=80,
+)
+LIMITS = Limits(HANG, rendezvous=30.0)
 
 
 def beat(rank: int, at: float, phase: Phase = Phase.TRAINING, step: int | None = 3) -> Heartbeat:
@@ -42,10 +52,15 @@ def test_the_rank_that_stopped_first_is_named() -> None:
 @pytest.mark.parametrize(
     ("phase", "step", "seconds"),
     [
-        (Phase.TRAINING, 3, 10),
-        (Phase.TRAINING, None, 20),
-        (Phase.LOADING, None, 10),
+        (Phase.STARTING, None, 5),
         (Phase.RENDEZVOUS, None, 90),
+        (Phase.LOADING, None, 50),
+        (Phase.TRAINING, None, 20),
+        (Phase.TRAINING, 3, 10),
+        (Phase.EVALUATING, 3, 60),
+        (Phase.SAVING, 3, 70),
+        (Phase.EXPORTING, 3, 80),
+        (Phase.DONE, 3, 70),
     ],
 )
 def test_limits_go_by_phase(phase: Phase, step: int | None, seconds: int) -> None:
@@ -54,7 +69,7 @@ def test_limits_go_by_phase(phase: Phase, step: int | None, seconds: int) -> Non
 
 
 def test_a_rank_that_never_spoke() -> None:
-    assert silent_ticks(HangWatch((0,), LIMITS), {}) == 11
+    assert silent_ticks(HangWatch((0,), LIMITS), {}) == 6
 
 
 def test_a_frozen_container_is_no_hang() -> None:

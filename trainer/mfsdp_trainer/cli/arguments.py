@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Train one node's part of a run: start its workers, watch them, serve "
         "/progress, /metrics and /healthz, and say why the run ended.",
         epilog="Flags beat the environment, and that beats the file. SIGTERM or Ctrl-C: "
-        "checkpoint, then end; twice: end now.",
+        "checkpoint, then end; twice: end now. `mfsdp-train profile` traces a run that goes on.",
         allow_abbrev=False,
     )
     parser.add_argument(

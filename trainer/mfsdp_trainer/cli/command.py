@@ -12,13 +12,14 @@ from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.config.load import dump_config, load_config
 from mfsdp_trainer.contract import CONFIG_FILE, Env, Outcome, Reason
 from mfsdp_trainer.errors import ConfigError, describe, one_line
-from mfsdp_trainer.launcher.gang import Gang, Limits, find_gang, limits_from_env
+from mfsdp_trainer.launcher.gang import Gang, Limits, find_gang, find_limits
 from mfsdp_trainer.launcher.outcome import encode, redact
 from mfsdp_trainer.launcher.stop import StopRequests
 from mfsdp_trainer.launcher.supervisor import launch
 from mfsdp_trainer.words import counted
 
 from .arguments import PROGRAM, overrides_of, parse_arguments
+from .profile import profile
 
 WORKER: Final = ("-u", "-m", "mfsdp_trainer.worker")
 _TERMINATION_LOG: Final = Path("/dev/termination-log")
@@ -65,6 +66,14 @@ def _last_line(text: str) -> None:
     print(f"{PROGRAM}: {text}", file=sys.stderr, flush=True)
 
 
+def _in_words(outcome: Outcome) -> str:
+    """Reason, step, rank and message, each where it is known and not said already."""
+    at = f" at step {outcome.step}" if outcome.step is not None else ""
+    named = outcome.rank is None or outcome.message.startswith("rank ")
+    who = "" if named else f" of rank {outcome.rank}"
+    return f"{outcome.reason}{at}{who}{': ' if outcome.message else ''}{outcome.message}"
+
+
 def _write_termination_log(text: str) -> None:
     """The kubelet makes the file; by hand there is none, and none is made in /dev."""
     given = os.environ.get(Env.TERMINATION_LOG)
@@ -75,6 +84,15 @@ def _write_termination_log(text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         _log.warning("cannot write the termination message to %s: %s", path, error.strerror)
+
+
+def _profile(argv: Sequence[str]) -> int:
+    """The other thing that this program does; it leaves no outcome: it is no run."""
+    try:
+        return profile(argv)
+    except ConfigError as error:
+        _last_line(str(error))
+        return 1
 
 
 def run(
@@ -89,6 +107,8 @@ def run(
     tests alone: no flag and no variable reaches them.
     """
     logging.basicConfig(format=f"{PROGRAM}: %(message)s", level=logging.INFO)
+    if argv[:1] == ["profile"]:
+        return _profile(argv[1:])
     try:
         arguments = parse_arguments(argv)
         config, gang = _resolve(arguments)
@@ -105,7 +125,7 @@ def run(
             sharding.strategy,
             config.logging.port,
         )
-        outcome = launch(config, gang, limits or limits_from_env(), worker, stop)
+        outcome = launch(config, gang, limits or find_limits(config.hang), worker, stop)
     except ConfigError as error:
         return _refuse(error)
     except Exception as error:  # noqa: BLE001 - logged and recorded
@@ -113,6 +133,5 @@ def run(
         _log.exception("the launcher broke off")
         outcome = Outcome(reason=Reason.CRASH, message=redact(describe(error)))
     _write_termination_log(encode(outcome))
-    at = f" at step {outcome.step}" if outcome.step is not None else ""
-    _last_line(f"{outcome.reason}{at}{': ' if outcome.message else ''}{outcome.message}")
+    _last_line(_in_words(outcome))
     return int(outcome.reason.exit_code)

@@ -7,6 +7,7 @@ This package imports no torch. The operator composes the same models into the cu
 from .base import ConfigModel
 from .checkpoint import CheckpointConfig
 from .data import DataConfig, DataSource, TokenizerConfig
+from .hang import HangConfig
 from .logs import LoggingConfig
 from .model import ModelConfig
 from .run import TrainerConfig
@@ -19,6 +20,7 @@ __all__ = [
     "DataConfig",
     "DataSource",
     "Engine",
+    "HangConfig",
     "LoggingConfig",
     "ModelConfig",
     "ResolvedSharding",

@@ -4,6 +4,7 @@ from pydantic import Field, model_validator
 
 from .checkpoint import CheckpointConfig
 from .data import DataConfig
+from .hang import HangConfig
 from .logs import LoggingConfig
 from .model import ModelConfig
 from .sharding import ResolvedSharding, ShardingFields, resolve_sharding
@@ -28,7 +29,9 @@ class TrainerConfig(ShardingFields):
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints and the exported model."""
     logging: LoggingConfig = LoggingConfig()
-    """Log lines and the HTTP endpoint."""
+    """Log lines, the HTTP endpoint, and where the numbers go beside them."""
+    hang: HangConfig = HangConfig()
+    """How long each phase may be silent before it counts as hung."""
 
     @model_validator(mode="after")
     def _resolvable(self) -> "TrainerConfig":
@@ -37,6 +40,9 @@ class TrainerConfig(ShardingFields):
                 "procsPerNode must not exceed gpusPerNode: each process needs a GPU of its own"
             )
         self.resolve()
+        profile, steps = self.logging.profile, self.training.steps
+        if profile is not None and steps is not None and profile.start_step > steps:
+            raise ValueError("logging.profile.startStep must not exceed training.steps")
         return self
 
     @property

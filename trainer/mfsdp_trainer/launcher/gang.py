@@ -2,45 +2,28 @@
 
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
-from mfsdp_trainer.contract import Env, Phase
+from mfsdp_trainer.config import HangConfig
+from mfsdp_trainer.contract import Env
 from mfsdp_trainer.errors import ConfigError
 
 _HOUR: Final = 3600.0
 _MAX_PORT: Final = 65_535
 _YEAR: Final = 365 * 24 * _HOUR
 
-HANG_LIMITS: Final[Mapping[Phase, float]] = MappingProxyType(
-    {
-        Phase.STARTING: 900.0,
-        Phase.RENDEZVOUS: 1800.0,
-        Phase.LOADING: _HOUR,
-        Phase.TRAINING: 900.0,
-        Phase.EVALUATING: 1800.0,
-        Phase.SAVING: 1800.0,
-        Phase.EXPORTING: _HOUR,
-        Phase.DONE: 600.0,
-    }
-)
-"""Seconds without a sign of life after which a phase counts as hung."""
-FIRST_STEP_LIMIT: Final = 1800.0
-"""The same for the first step, which compiles, tunes and connects."""
-
 
 @dataclass(frozen=True)
 class Limits:
     """How long things may take, in seconds."""
 
+    hang: HangConfig = field(default_factory=HangConfig)
+    """Without a sign of life, by phase."""
     rendezvous: float = 600.0
     stop: float = 105.0
     """From SIGTERM until workers that did not finish their checkpoint are killed. Below the pod's
     terminationGracePeriodSeconds (120), or the kubelet kills first and nobody says why."""
-    hang: Mapping[Phase, float] = field(default_factory=lambda: HANG_LIMITS)
-    first_step: float = FIRST_STEP_LIMIT
 
 
 @dataclass(frozen=True)
@@ -91,9 +74,10 @@ def env_int(name: str) -> int | None:
         ) from None
 
 
-def limits_from_env() -> Limits:
+def find_limits(hang: HangConfig) -> Limits:
     """Limits with those that the environment sets. Raises ConfigError."""
     return Limits(
+        hang=hang,
         rendezvous=env_seconds(Env.RENDEZVOUS_TIMEOUT, Limits.rendezvous),
         stop=env_seconds(Env.STOP_TIMEOUT, Limits.stop),
     )

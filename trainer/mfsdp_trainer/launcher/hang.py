@@ -18,6 +18,19 @@ from .rundir import RunDir
 
 _LONGEST_TICK: Final = 5.0
 _STACKS_WAIT: Final = 5.0
+_AFTER_RENDEZVOUS: Final = 60.0
+_NO_PYTHON: Final = "<no Python frame>"
+_FIRST_STEP: Final = "first_step_seconds"
+FIELDS: Final = {
+    Phase.STARTING: "start_seconds",
+    Phase.LOADING: "load_seconds",
+    Phase.TRAINING: "step_seconds",
+    Phase.EVALUATING: "evaluate_seconds",
+    Phase.SAVING: "save_seconds",
+    Phase.EXPORTING: "export_seconds",
+    Phase.DONE: "save_seconds",
+}
+"""Which field of `hang` limits a phase."""
 
 
 @dataclass
@@ -53,13 +66,12 @@ class HangWatch:
 
     def _limit(self, beat: Heartbeat | None) -> float:
         if beat is None:
-            return self._limits.hang[Phase.STARTING]
-        if beat.phase is Phase.TRAINING and beat.step is None:
-            return self._limits.first_step
+            return self._limits.hang.start_seconds
         if beat.phase is Phase.RENDEZVOUS:
             # The worker's own deadline has the better message.
-            return max(self._limits.hang[beat.phase], self._limits.rendezvous + 60)
-        return self._limits.hang[beat.phase]
+            return self._limits.rendezvous + _AFTER_RENDEZVOUS
+        first = beat.phase is Phase.TRAINING and beat.step is None
+        return float(getattr(self._limits.hang, _FIRST_STEP if first else FIELDS[beat.phase]))
 
 
 def _describe(rank: int, beat: Heartbeat | None, limit: float) -> str:
@@ -89,7 +101,12 @@ def show_stacks(
         if all(now) and now == before:
             break
         before = now
-    silence = "(no answer: stuck in the kernel, or not started)"
     return "\n".join(
-        f"--- stacks of rank {rank} ---\n{run_dir.stacks(rank) or silence}" for rank in ranks
+        f"--- stacks of rank {rank} ---\n{_readable(run_dir.stacks(rank))}" for rank in ranks
     )
+
+
+def _readable(stacks: str) -> str:
+    """Without the threads of libraries, which have no Python to show."""
+    threads = [thread for thread in stacks.split("\n\n") if _NO_PYTHON not in thread]
+    return "\n\n".join(threads) or "(no answer: stuck in the kernel, or not started)"

@@ -45,9 +45,14 @@ class StopRequests:
         """Whether a signal came."""
         return self._count > 0
 
+    @property
+    def insisted(self) -> bool:
+        """Whether a second signal came: no time for anything any more."""
+        return self._count > 1
+
     def impatience(self, timeout: float) -> str:
         """Why workers must be killed now, `timeout` seconds being granted to them; or nothing."""
-        if self._count > 1:
+        if self.insisted:
             return "a second signal came"
         if self._first is not None and time.monotonic() > self._first + timeout:
             return f"{timeout:g} s have passed"

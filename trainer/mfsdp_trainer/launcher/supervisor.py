@@ -8,7 +8,7 @@ from typing import Final
 
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.config.load import dump_config
-from mfsdp_trainer.contract import Env, Outcome, Phase
+from mfsdp_trainer.contract import Env, ExitCode, Outcome, Phase
 from mfsdp_trainer.reporting import LAUNCHER_PID_ENV, RUN_DIR_ENV, STOP_SIGNAL
 
 from .gang import Gang, Limits
@@ -49,6 +49,7 @@ class Supervisor:
         self._stop = Stop.NO
         self._stop_cause = ""
         self._hang: str | None = None
+        self._timed_out = False
         self.view = View(gang, run_dir)
 
     def run(self, config: TrainerConfig) -> Outcome:
@@ -67,6 +68,7 @@ class Supervisor:
         while not self._workers.poll():
             if self._requests.asked and self._move_stop_on():
                 return
+            self._look_for_timeout()
             now = time.monotonic()
             if self._look_for_hang(now - last):
                 return
@@ -80,9 +82,21 @@ class Supervisor:
         self.view.silent_seconds = self._watch.silent_seconds
         if self._hang is None:
             return False
-        stacks = show_stacks(self._run_dir, self._gang.ranks, self._workers.send)
-        print(stacks, file=sys.stderr, flush=True)  # noqa: T201 - many lines, as they are
+        self._show_stacks()
         return True
+
+    def _look_for_timeout(self) -> None:
+        """Once: where do the ranks stand that another waited for in vain?"""
+        if not self._timed_out and ExitCode.COLLECTIVE_TIMEOUT in self._workers.exit_codes.values():
+            self._timed_out = True
+            self._show_stacks()
+
+    def _show_stacks(self) -> None:
+        """The stacks of all ranks that still run, into the log."""
+        if not (running := self._workers.running):
+            return
+        stacks = show_stacks(self._run_dir, running, self._workers.send)
+        print(stacks, file=sys.stderr, flush=True)  # noqa: T201 - many lines, as they are
 
     def _move_stop_on(self) -> bool:
         """Ask the workers for a checkpoint, once; returns whether to kill them now."""
@@ -95,6 +109,8 @@ class Supervisor:
             self._workers.send(STOP_SIGNAL)
         if cause := self._requests.impatience(self._limits.stop):
             self._stop, self._stop_cause = Stop.KILLED, cause
+            if not self._requests.insisted:
+                self._show_stacks()
         return self._stop is Stop.KILLED
 
     def _any_step(self) -> bool:

@@ -22,6 +22,11 @@ class View:
         known = self.run_dir.progress() or self._from_heartbeats()
         return known.model_copy(update={"job_uid": self.gang.job_uid, "attempt": self.gang.attempt})
 
+    def memory_bytes(self) -> dict[int, float]:
+        """Memory of each local rank that has told it."""
+        beats = self.run_dir.heartbeats(self.gang.ranks)
+        return {rank: b.memory for rank, b in beats.items() if b.memory is not None}
+
     def _from_heartbeats(self) -> Progress:
         """Nodes without rank 0 know no more than their own ranks' phase and step."""
         beats = self.run_dir.heartbeats(self.gang.ranks).values()

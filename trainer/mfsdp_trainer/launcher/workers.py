@@ -75,6 +75,11 @@ class Workers:
         """Processes whose exit code is still to be collected."""
         return {p.pid for p in self._processes.values() if p.returncode is None}
 
+    @property
+    def running(self) -> list[int]:
+        """Ranks whose process has not ended, as far as it was looked at."""
+        return [rank for rank, p in self._processes.items() if p.returncode is None]
+
     def poll(self) -> bool:
         """Collect those that ended, and end the survivors of a failure; whether all have ended."""
         for rank, process in self._processes.items():
