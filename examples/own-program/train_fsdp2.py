@@ -152,7 +152,7 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(0)
     model = Model().to(device)
     shard(model, device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     checkpoints = Checkpoints(arguments.checkpoints, model, optimizer)
     first = checkpoints.load_newest() + 1
     log.info("rank %d of %d begins at step %d", dist.get_rank(), dist.get_world_size(), first)

@@ -11,6 +11,7 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -115,6 +116,8 @@ def main() -> None:
     parser.add_argument("--save-every", type=int, default=50)
     parser.add_argument("--output", default=os.environ.get("MFSDP_CHECKPOINT_DIR", "checkpoints"))
     arguments = parser.parse_args()
+    # On all ranks: each of them looks there for a checkpoint.
+    Path(arguments.output).mkdir(parents=True, exist_ok=True)
     gpu = torch.cuda.is_available()
     gang = Gang()
     training = TrainingArguments(
