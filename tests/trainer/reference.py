@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from tests.trainer.runs import BATCH, LENGTH
+from tests.trainer.gang import Gang
+from tests.trainer.runs import BATCH, LENGTH, Result
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.data.order import sequence_numbers
 
 END = 256
@@ -78,3 +81,20 @@ def train_reference(
         updates.zero_grad()
         losses.append(loss.item())
     return Reference(losses, norms, model)
+
+
+def assert_equal_to(
+    run: Callable[..., Result],
+    gang: Gang,
+    config: TrainerConfig,
+    reference: Reference,
+    *,
+    tolerance: float = 1e-5,
+) -> None:
+    """A run tells the reference's numbers, at every step."""
+    results = gang.results(config.world_size, run, config)
+    assert [result.error for result in results] == [None] * config.world_size
+    steps, losses, norms = zip(*results[0].steps, strict=True)
+    assert steps == (1, 2, 3, 4, 5, 6)
+    assert losses == pytest.approx(reference.losses, abs=tolerance)
+    assert norms == pytest.approx(reference.norms, abs=10 * tolerance)

@@ -1,5 +1,6 @@
 """Loss and gradient norm of every engine and strategy equal one unsharded process."""
 
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.trainer.gang import Gang
-from tests.trainer.reference import Reference, train_reference
+from tests.trainer.reference import Reference, assert_equal_to, train_reference
 from tests.trainer.runs import TINY, configuration, run_training
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -36,6 +37,7 @@ PAIRWISE = [
 REST = sorted(
     {*product(STRATEGIES, (1, 2, 4), (False, True), (1, 3))} - {*PAIRWISE}, key=lambda c: c[1]
 )
+assert_equal = partial(assert_equal_to, run_training)
 HYBRID = ["optim", "optim_grads", "optim_grads_params"]
 
 
@@ -55,18 +57,6 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 @pytest.fixture(scope="session")
 def references(starts: dict[bool, Path], text_file: Path) -> dict[bool, Reference]:
     return {tied: train_reference(start, text_file) for tied, start in starts.items()}
-
-
-def assert_equal(
-    gang: Gang, config: TrainerConfig, reference: Reference, *, tolerance: float
-) -> None:
-    """A run tells the reference's numbers, at every step."""
-    results = gang.results(config.world_size, run_training, config)
-    assert [result.error for result in results] == [None] * config.world_size
-    steps, losses, norms = zip(*results[0].steps, strict=True)
-    assert steps == (1, 2, 3, 4, 5, 6)
-    assert losses == pytest.approx(reference.losses, abs=tolerance)
-    assert norms == pytest.approx(reference.norms, abs=10 * tolerance)
 
 
 def config_from(start: Path, text: Path, checkpoints: Path, **choice: Any) -> TrainerConfig:

@@ -1,6 +1,7 @@
 """Loss and gradient norm under Megatron FSDP equal one unsharded process, at every step."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,8 @@ import pytest
 import torch
 from tests.trainer.gang import Gang
 from tests.trainer.megatron.runs import GEMMA, GPT2, MIXTURE, ODD, megatron, run_on_cpu
-from tests.trainer.reference import Reference, train_reference
+from tests.trainer.reference import Reference, assert_equal_to, train_reference
 from transformers import AutoConfig, AutoModelForCausalLM
-
-from mfsdp_trainer.config import TrainerConfig
 
 STRATEGIES = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
 PAIRWISE = [
@@ -31,6 +30,8 @@ PAIRWISE = [
     ("optim_grads_params", 4, True, 3),
 ]
 REST = sorted({*product(STRATEGIES, (1, 2, 4), (False, True), (1, 3))} - {*PAIRWISE})
+
+assert_equal = partial(assert_equal_to, run_on_cpu)
 
 Start = Callable[..., tuple[Path, Reference]]
 
@@ -52,18 +53,6 @@ def start(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Start:
         return known[key]
 
     return make
-
-
-def assert_equal(
-    gang: Gang, config: TrainerConfig, reference: Reference, *, tolerance: float = 1e-5
-) -> None:
-    """A run tells the reference's numbers."""
-    results = gang.results(config.world_size, run_on_cpu, config)
-    assert [result.error for result in results] == [None] * config.world_size
-    steps, losses, norms = zip(*results[0].steps, strict=True)
-    assert steps == (1, 2, 3, 4, 5, 6)
-    assert losses == pytest.approx(reference.losses, abs=tolerance)
-    assert norms == pytest.approx(reference.norms, abs=10 * tolerance)
 
 
 @pytest.mark.parametrize(
