@@ -39,6 +39,7 @@ def words() -> Iterator[str]:
     yield from _table(("reason", "meaning"), ((f"`{r}`", r.meaning) for r in JobReason))
     yield f"\n## Exit codes\n{_EXITS}"
     yield from _table(("exit code", "reason", "tried again"), map(_exit, Reason))
+    yield "\n## Metrics\n\nThe trainer's, at `/metrics` of each pod: [numbers.md](numbers.md).\n"
 
 
 def _exit(reason: Reason) -> tuple[str, ...]:
