@@ -2,7 +2,6 @@
 
 from .data.batches import MicroBatch
 from .engines import Engine
-from .models.loss import summed_cross_entropy
 from .world import World
 
 
@@ -15,9 +14,7 @@ def evaluate(engine: Engine, batches: list[MicroBatch], world: World) -> float:
     total, tokens = 0.0, 0
     with engine.evaluation():
         for batch in batches:
-            batch = batch.to(world.device)
-            logits = engine.logits(batch.inputs, batch.positions)
-            total += float(summed_cross_entropy(logits, batch.labels))
+            total += float(engine.loss(batch.to(world.device)))
             tokens += batch.tokens
     loss, count = world.sum([total, tokens])
     return loss / count

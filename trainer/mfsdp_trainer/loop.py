@@ -16,7 +16,6 @@ from .engines import Engine
 from .errors import NonFiniteLossError, PreemptedError, TrainerError
 from .evaluation import evaluate
 from .meter import Meter, StepFacts
-from .models.loss import summed_cross_entropy
 from .optim import learning_rate
 from .profiling import Profiler
 from .reporting import Reporter
@@ -105,8 +104,7 @@ class Loop:
         for number, batch in enumerate(batches, start=1):
             batch = batch.to(self.world.device)
             with self.engine.micro_batch(last=number == len(batches)):
-                logits = self.engine.logits(batch.inputs, batch.positions)
-                loss = summed_cross_entropy(logits, batch.labels, scale)
+                loss = self.engine.loss(batch, scale)
                 loss.backward()
             total += loss.detach()
         return float(total) / self.world.size

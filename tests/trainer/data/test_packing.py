@@ -17,9 +17,9 @@ from mfsdp_trainer.config.data import Packing
 from mfsdp_trainer.data.batches import MicroBatch, Parts
 from mfsdp_trainer.data.order import Place
 from mfsdp_trainer.data.stream import Stream
-from mfsdp_trainer.engines.common import model_inputs
 from mfsdp_trainer.evaluation import evaluate
-from mfsdp_trainer.models.loss import IGNORE, summed_cross_entropy
+from mfsdp_trainer.models.head import model_inputs
+from mfsdp_trainer.models.loss import IGNORE, logits_loss
 from mfsdp_trainer.run import build as build_run
 from mfsdp_trainer.world import World
 
@@ -49,7 +49,7 @@ def difference(model: PreTrainedModel, **changes: Any) -> float:
     for batch in batches():
         with torch.no_grad():
             logits = model(**model_inputs(batch.inputs, batch.positions) | changes).logits
-        losses.append(float(summed_cross_entropy(logits, batch.labels)))
+        losses.append(float(logits_loss(logits, batch.labels)))
     return abs(losses[0] - losses[1])
 
 
@@ -109,7 +109,7 @@ def _apart(model: PreTrainedModel, batch: MicroBatch) -> float:
         for begin, end in zip(begins, [*begins[1:], len(inputs)], strict=True):
             with torch.no_grad():
                 logits = model(input_ids=inputs[None, begin:end]).logits
-            total += float(summed_cross_entropy(logits, labels[None, begin:end]))
+            total += float(logits_loss(logits, labels[None, begin:end]))
     return total
 
 

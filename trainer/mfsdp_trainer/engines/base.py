@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from mfsdp_trainer.config import ResolvedSharding
 from mfsdp_trainer.config.training import Precision
+from mfsdp_trainer.data.batches import MicroBatch
 from mfsdp_trainer.optim import OptimizerFactory
 from mfsdp_trainer.world import World
 
@@ -48,11 +49,19 @@ class Engine(Protocol):
         After the last one, and not before, gradients are averaged over all ranks.
         """
 
+    def loss(self, batch: MicroBatch, scale: float = 1.0) -> Tensor:
+        """Forward pass: `scale` x the sum of the loss over the batch's labels, a scalar in fp32.
+
+        Call backward on the result itself. A collective where parameters are sharded.
+        """
+
     def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Forward pass: tokens int64 [batch, positions] to logits [batch, positions, vocabulary].
+        """Tokens int64 [batch, positions] to logits [batch, positions, vocabulary], all at once.
 
         `positions` of the same shape restart where attention must not cross; see
-        `common.model_inputs`. A collective where parameters are sharded.
+        `models.head.model_inputs`.
+
+        To compare models: training and evaluation never need them. A collective as `loss` is.
         """
 
     def evaluation(self) -> AbstractContextManager[None]:

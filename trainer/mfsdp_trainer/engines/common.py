@@ -1,5 +1,6 @@
 """What engines over plain torch optimizers share: clipping, stepping, state by name."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -8,22 +9,32 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from mfsdp_trainer.data.batches import MicroBatch
 from mfsdp_trainer.optim import materialise
 
 
-def model_inputs(inputs: Tensor, positions: Tensor | None) -> dict[str, Any]:
-    """What a transformers model is called with, for packed documents: the one place to say so.
+class Forward(ABC):
+    """Loss and logits from the one forward pass that a model has (`models/head.py`)."""
 
-    transformers keeps attention inside documents if `position_ids` say where each begins, and no
-    `attention_mask` (not even one of all ones) and no cache (`use_cache`, the default) is given:
-    with either it takes the row for one document, in silence. It goes by differences other than 1,
-    so positions that restart at 0 are told from the token before whatever that token's is.
-    """
-    packed = {} if positions is None else {"position_ids": positions}
-    return {"input_ids": inputs, "use_cache": False, **packed}
+    @abstractmethod
+    def _forward(self, **inputs: Any) -> Tensor:
+        """What the model answers."""
+
+    def loss(self, batch: MicroBatch, scale: float = 1.0) -> Tensor:
+        """See `Engine.loss`."""
+        return self._forward(
+            input_ids=batch.inputs,
+            position_ids=batch.positions,
+            labels=batch.labels,
+            scale=scale,
+        )
+
+    def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
+        """See `Engine.logits`."""
+        return self._forward(input_ids=inputs, position_ids=positions)
 
 
-class TorchEngine:
+class TorchEngine(Forward):
     """The half of `Engine` that is the same wherever `torch.optim` updates the model's tensors."""
 
     def __init__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .base import Setup
-from .common import TorchEngine, model_inputs
+from .common import TorchEngine
 
 
 class DdpEngine(TorchEngine):
@@ -30,14 +31,13 @@ class DdpEngine(TorchEngine):
         with nullcontext() if last else self._ddp.no_sync():
             yield
 
-    def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `Engine.logits`."""
+    def _forward(self, **inputs: Any) -> Tensor:
         mixed = self._dtype is not torch.float32
         # Without gradients the bare model: DDP would prepare a reduction that never comes.
         module = self._ddp if torch.is_grad_enabled() else self._model
         with torch.autocast(self._device, dtype=self._dtype, enabled=mixed):
-            logits: Tensor = module(**model_inputs(inputs, positions)).logits
-        return logits
+            answer: Tensor = module(**inputs)[0]
+        return answer
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ strategy says when whole parameters and whole gradients live in between:
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from mfsdp_trainer.models.architecture import decoder_layers, is_tied
 from mfsdp_trainer.world import World
 
 from .base import Setup
-from .common import TorchEngine, model_inputs
+from .common import TorchEngine
 
 _WHOLE_GRADIENTS: Final = (ShardingStrategy.NO_SHARD, ShardingStrategy.OPTIM)
 
@@ -85,10 +85,9 @@ class Fsdp2Engine(TorchEngine):
             self._root.set_requires_all_reduce(last)
         yield
 
-    def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `Engine.logits`."""
-        logits: Tensor = self._model(**model_inputs(inputs, positions)).logits
-        return logits
+    def _forward(self, **inputs: Any) -> Tensor:
+        answer: Tensor = self._model(**inputs)[0]
+        return answer
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

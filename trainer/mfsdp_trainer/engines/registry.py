@@ -1,15 +1,19 @@
 """From the engine in effect to its implementation."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from mfsdp_trainer.config import Engine as EngineName
 from mfsdp_trainer.errors import ConfigError
 from mfsdp_trainer.models.freeze import without_masters
+from mfsdp_trainer.models.head import end_in_loss
 
 from .base import Engine, Setup
 from .ddp import DdpEngine
 from .fsdp2 import Fsdp2Engine
+
+_log = logging.getLogger(__name__)
 
 
 def _megatron_fsdp(setup: Setup) -> Engine:
@@ -41,4 +45,10 @@ def build_engine(setup: Setup) -> Engine:
     Raises ConfigError for a model that the engine cannot shard.
     """
     without_masters(setup.model, setup.compute_dtype)
+    if not end_in_loss(setup.model) and setup.world.is_first:
+        _log.warning(
+            "model type %s makes its logits in a way of its own, so all of them are held at once: "
+            "microBatchSize x sequenceLength x vocabulary numbers",
+            setup.model.config.model_type,
+        )
     return _ENGINES[setup.sharding.engine](setup)

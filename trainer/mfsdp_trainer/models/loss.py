@@ -1,67 +1,198 @@
-"""Next-token cross entropy, summed: who normalises must know the tokens of the whole gang."""
+"""Next-token cross entropy, summed: who normalises must know the tokens of the whole gang.
 
-from typing import Protocol
+Logits of a large vocabulary are the largest tensor of a step. Here they exist for a chunk of
+positions at a time: the loss and its gradients are made together, chunk by chunk, while the
+forward pass is in the output head. torch's own `linear_cross_entropy` does the same, but gives the
+sum in the dtype of its input (in bf16: three digits), and scales gradients in it.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 IGNORE = -100
 """Label of a position that is not trained on."""
-_ROWS = 4096
-"""Positions whose logits are widened to fp32 at a time: at a vocabulary of 128k, 2 GiB."""
+CHUNK: Final = 2**26
+"""Logits that exist at a time, in fp32: 256 MiB. At a vocabulary of 128k, 512 positions."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What a model makes of its head's output x: cap * tanh(scale * x / cap), or scale * x."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+
+PLAIN: Final = Tail()
 
 
 class _Context(Protocol):
     """What autograd carries from forward to backward."""
 
-    saved_tensors: tuple[Tensor, ...]
-
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
+    made: tuple[Tensor | None, ...]
 
 
-class _SummedCrossEntropy(torch.autograd.Function):
-    """Cross entropy in fp32 over chunks of rows, never holding all logits in fp32.
+def _hand_over(ctx: _Context, factor: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients made in the forward pass; in place, for they may be as large as the head."""
+    made, ctx.made = ctx.made, ()
+    return tuple(None if grad is None else grad.mul_(factor) for grad in made)
 
-    The gradient is made beside the loss, chunk by chunk, and scaled in fp32 before it takes the
-    dtype of the logits: a scale of 1/tokens rounded to bf16 would be off by up to 0.4%.
+
+def _chunk_loss(logits: Tensor, labels: Tensor, scale: float, tail: Tail, *, slope: bool) -> Tensor:
+    """The scaled sum of a chunk's losses; `logits`, fp32 [rows, vocabulary], become the gradient.
+
+    In place: of the largest tensor of a step there is one, or two where it is capped. Without
+    `slope` they are of no use afterwards.
     """
+    kept = labels != IGNORE
+    at = (torch.arange(len(labels), device=labels.device), labels.where(kept, 0))
+    bend = None
+    if tail.cap is not None:
+        logits.mul_(tail.scale / tail.cap).tanh_()
+        bend = (1 - logits.square()) if slope else None
+        logits.mul_(tail.cap)
+    elif tail.scale != 1:
+        logits.mul_(tail.scale)
+    logits.sub_(logits.amax(dim=1, keepdim=True))
+    wanted = logits[at]
+    sums = logits.exp_().sum(dim=1)
+    losses = (sums.log() - wanted).where(kept, 0) * scale
+    if slope:
+        factor = kept * scale
+        logits.mul_((factor / sums).unsqueeze(1))
+        logits[at] -= factor
+        if bend is not None:
+            logits.mul_(bend)
+        if tail.scale != 1:
+            logits.mul_(tail.scale)
+    return losses.sum()
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Head and loss in one. Gradients of the weight are added up over chunks in fp32."""
 
     @staticmethod
-    def forward(ctx: _Context, logits: Tensor, labels: Tensor, scale: float) -> Tensor:
-        grad = torch.empty_like(logits)
-        total = torch.zeros((), dtype=torch.float32, device=logits.device)
-        pieces = zip(logits.split(_ROWS), labels.split(_ROWS), grad.split(_ROWS), strict=True)
-        for rows, targets, out in pieces:
-            with torch.enable_grad():
-                wide = rows.detach().float().requires_grad_()
-                loss = scale * functional.cross_entropy(
-                    wide, targets, ignore_index=IGNORE, reduction="sum"
-                )
-            (slope,) = torch.autograd.grad(loss, wide)
-            out.copy_(slope)
-            total += loss.detach()
-        ctx.save_for_backward(grad)
+    def forward(
+        ctx: _Context,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        scale: float,
+        tail: Tail,
+        wants: tuple[bool, bool, bool],
+    ) -> Tensor:
+        grads = _Gradients(hidden, weight, bias, wants)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        kind = hidden.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        rows = max(1, CHUNK // len(weight))
+        with torch.autocast(kind, enabled=False):
+            matrix = weight.to(dtype)
+            for start in range(0, len(hidden), rows):
+                chunk = hidden[start : start + rows].to(dtype)
+                logits = (chunk @ matrix.T).float()
+                if bias is not None:
+                    logits.add_(bias)
+                targets = labels[start : start + rows]
+                total += _chunk_loss(logits, targets, scale, tail, slope=any(wants))
+                grads.add(start, chunk, matrix, logits)
+        ctx.made = grads.made()
         return total
 
     @staticmethod
-    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (grad,) = ctx.saved_tensors
-        return grad * grads[0].to(grad.dtype), None, None
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_hand_over(ctx, grads[0]), None, None, None, None)
 
 
-def summed_cross_entropy(logits: Tensor, labels: Tensor, scale: float = 1.0) -> Tensor:
+class _Gradients:
+    """Gradients of hidden states, weight and bias, as far as they are wanted."""
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wants: tuple[bool, bool, bool]
+    ) -> None:
+        wide = torch.float32
+        self._dtypes = (hidden.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype)
+        self._hidden = torch.empty_like(hidden) if wants[0] else None
+        self._weight = torch.zeros_like(weight, dtype=wide) if wants[1] else None
+        self._bias = torch.zeros_like(bias, dtype=wide) if wants[2] and bias is not None else None
+
+    def add(self, start: int, chunk: Tensor, matrix: Tensor, slope: Tensor) -> None:
+        """Take a chunk's share: [rows, hidden], the head's matrix, fp32 [rows, vocabulary]."""
+        if self._bias is not None:
+            self._bias += slope.sum(dim=0)
+        narrow = slope.to(chunk.dtype)
+        if self._hidden is not None:
+            self._hidden[start : start + len(chunk)] = narrow @ matrix
+        if self._weight is None:
+            return
+        if narrow.dtype is self._weight.dtype:
+            self._weight.addmm_(narrow.T, chunk)
+        else:
+            self._weight += narrow.T @ chunk
+
+    def made(self) -> tuple[Tensor | None, ...]:
+        """The gradients, each in the dtype of what it belongs to."""
+        grads = zip((self._hidden, self._weight, self._bias), self._dtypes, strict=True)
+        return tuple(None if grad is None else grad.to(dtype) for grad, dtype in grads)
+
+
+class _LogitsLoss(torch.autograd.Function):
+    """The loss of whole logits, widened to fp32 chunk by chunk."""
+
+    @staticmethod
+    def forward(
+        ctx: _Context, logits: Tensor, labels: Tensor, scale: float, wanted: bool
+    ) -> Tensor:
+        grad = torch.empty_like(logits) if wanted else None
+        total = torch.zeros((), dtype=torch.float32, device=logits.device)
+        rows = max(1, CHUNK // logits.shape[1])
+        for start in range(0, len(logits), rows):
+            # A copy always: the chunk becomes its own gradient.
+            wide = logits[start : start + rows].to(torch.float32, copy=True)
+            total += _chunk_loss(wide, labels[start : start + rows], scale, PLAIN, slope=wanted)
+            if grad is not None:
+                grad[start : start + rows] = wide
+        ctx.made = (grad,)
+        return total
+
+    @staticmethod
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_hand_over(ctx, grads[0]), None, None, None)
+
+
+def _wanted(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad and torch.is_grad_enabled()
+
+
+def head_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    scale: float = 1.0,
+    tail: Tail = PLAIN,
+) -> Tensor:
     """`scale` x the sum of the loss in nats over positions whose label is not IGNORE, in fp32.
 
-    `logits` [batch, positions, vocabulary] predict `labels` [batch, positions] at the same index.
-    Call backward on the result itself: further factors would act in the dtype of the logits.
+    Logits are `tail` of `hidden` [batch, positions, width] through the head: `weight` [vocabulary,
+    width] and `bias` [vocabulary]; they predict `labels` [batch, positions] at the same index.
+    Call backward once, and on the result itself: the scale is in the gradients before they take
+    the dtype of the weights, and a scale of 1/tokens rounded to bf16 would be off by up to 0.4%.
     """
-    flat, targets = logits.flatten(0, -2), labels.flatten()
-    if torch.is_grad_enabled():
-        return _SummedCrossEntropy.apply(flat, targets, scale)  # type: ignore[no-any-return]
-    chunks = zip(flat.split(_ROWS), targets.split(_ROWS), strict=True)
-    losses = [
-        functional.cross_entropy(rows.float(), wanted, ignore_index=IGNORE, reduction="sum")
-        for rows, wanted in chunks
-    ]
-    return scale * torch.stack(losses).sum()
+    wants = (_wanted(hidden), _wanted(weight), _wanted(bias))
+    loss: Tensor = _HeadLoss.apply(
+        hidden.flatten(0, -2), weight, bias, labels.flatten(), scale, tail, wants
+    )
+    return loss
+
+
+def logits_loss(logits: Tensor, labels: Tensor, scale: float = 1.0) -> Tensor:
+    """The same from logits [batch, positions, vocabulary], which hold all of them at once."""
+    loss: Tensor = _LogitsLoss.apply(
+        logits.flatten(0, -2), labels.flatten(), scale, _wanted(logits)
+    )
+    return loss

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mfsdp_trainer.config import ShardingStrategy
 from mfsdp_trainer.engines.base import Setup
-from mfsdp_trainer.engines.common import model_inputs, saved_buffers
+from mfsdp_trainer.engines.common import Forward, saved_buffers
 from mfsdp_trainer.optim import materialise
 
 from .shards import Shard, shards_of, total_norm
@@ -22,7 +22,7 @@ from .start import filled_twin, place, whole
 from .wrap import Layout, units, wrap
 
 
-class MegatronFsdpEngine:
+class MegatronFsdpEngine(Forward):
     """See `Engine`."""
 
     def __init__(self, setup: Setup) -> None:
@@ -57,13 +57,12 @@ class MegatronFsdpEngine:
                 # optimizer state counts steps as on the ranks that have some.
                 self._shards[name].parameter.grad = gradient.to_local()
 
-    def logits(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
-        """See `Engine.logits`."""
-        # A tuple: in a ModelOutput the package finds no tensors to hang the end of the backward
-        # pass on, where it sees to parameters without a gradient. The rest of their bucket would
-        # not be reduced either.
-        logits: Tensor = self._wrapped(**model_inputs(inputs, positions), return_dict=False)[0]
-        return logits
+    def _forward(self, **inputs: Any) -> Tensor:
+        # The answer is a tuple: in a ModelOutput the package finds no tensors to hang the end of
+        # the backward pass on, where it sees to parameters without a gradient. The rest of their
+        # bucket would not be reduced either.
+        answer: Tensor = self._wrapped(**inputs)[0]
+        return answer
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
