@@ -3,6 +3,9 @@
 `Gang.run(size, function, *arguments)` calls `function(world, *arguments)` on ranks 0 to size - 1,
 in one gloo process group that is kept while the size stays the same, and returns their results in
 rank order. An exception of a rank comes back as a result too: a test may want to see it on each.
+
+With MFSDP_TEST_DEVICE=cuda (tests/gpu/run.sh) each rank has a GPU, the group speaks NCCL, and tests
+of more ranks than there are GPUs are skipped.
 """
 
 import multiprocessing
@@ -17,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+ON_GPU = os.environ.get("MFSDP_TEST_DEVICE", "cpu") == "cuda"
 DEADLINE = 400.0
 """Seconds that one call may take on a busy machine of two cores."""
 
@@ -61,14 +65,17 @@ class _Rank:
         if self._world is not None:
             dist.destroy_process_group()
             self._world = None
+        device = torch.device("cuda", self._rank) if ON_GPU else torch.device("cpu")
+        if ON_GPU:
+            torch.cuda.set_device(device)
         dist.init_process_group(
-            "gloo",
+            "cpu:gloo,cuda:nccl" if ON_GPU else "gloo",
             init_method=f"file://{rendezvous}",
             rank=self._rank,
             world_size=size,
             timeout=timedelta(seconds=120),
         )
-        self._world = World.joined(torch.device("cpu"))
+        self._world = World.joined(device)
 
 
 def _portable(error: Exception) -> Exception:
@@ -82,6 +89,16 @@ def _portable(error: Exception) -> Exception:
 
 def _main(rank: int, pipe: Connection) -> None:
     _Rank(rank, pipe).serve()
+
+
+def _require_gpus(ranks: int) -> None:
+    if not ON_GPU:
+        return
+    import pytest
+    import torch
+
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"needs {ranks} GPUs, here are {torch.cuda.device_count()}")
 
 
 class Gang:
@@ -98,6 +115,7 @@ class Gang:
     def run(self, size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call on each rank; every rank's result or `Raised`."""
         assert size <= self._most
+        _require_gpus(size)
         self._start()
         if size != self._size:
             self._size = size

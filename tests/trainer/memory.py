@@ -24,7 +24,7 @@ class Live(TorchDispatchMode):
         self._seen: dict[int, StorageWeakRef] = {}
         for tensor in tensors:
             self._look(tensor)
-        self.start = self.peak = self._sum()
+        self.start = self.peak = self.now()
         self.largest = 0
 
     def __torch_dispatch__(
@@ -34,7 +34,7 @@ class Live(TorchDispatchMode):
         for leaf in tree_leaves(made):
             if isinstance(leaf, Tensor):
                 self.largest = max(self.largest, self._look(leaf))
-        self.peak = max(self.peak, self._sum())
+        self.peak = max(self.peak, self.now())
         return made
 
     def _look(self, tensor: Tensor) -> int:
@@ -44,7 +44,8 @@ class Live(TorchDispatchMode):
         self._seen[reference.cdata] = reference
         return storage.nbytes()
 
-    def _sum(self) -> int:
+    def now(self) -> int:
+        """Bytes of the storages that are alive."""
         total = 0
         for key, reference in list(self._seen.items()):
             storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)

@@ -1,6 +1,6 @@
 """Whether a model keeps its attention inside documents, found out by trying it.
 
-transformers does it for most models if they are called as `engines.common.model_inputs` says. Some
+transformers does it for most models if they are called as `models.head.model_inputs` says. Some
 types do not look at positions (BLOOM, MPT, OPT, gpt-oss), some carry a state along that knows no
 documents (Mamba, gated delta nets, short convolutions), and an attention implementation may pack
 only some shapes. All of that is silent: so the engine itself, in the shape of a micro-batch, is

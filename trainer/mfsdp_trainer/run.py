@@ -136,7 +136,7 @@ def build(
     reporter.part(Part.MODEL)
     model_config = world.together(lambda: read_config(config.model, ready.vocabulary))
     world.together(lambda: require_fit(model_config, config.data.sequence_length))
-    model = world.together(lambda: build_meta(model_config))
+    model = world.together(lambda: build_meta(model_config, config.performance.attention))
     if config.data.packing is Packing.DOCUMENTS:
         world.together(lambda: require_attention(model))
     world.together(lambda: freeze(model, config.training.freeze))
@@ -192,6 +192,8 @@ def _engine(config: TrainerConfig, world: World, model: PreTrainedModel) -> Engi
             world=world,
             sharding=sharding,
             precision=config.training.precision,
+            performance=config.performance,
+            recompute=config.training.recompute,
             model=model,
             fill=lambda target: world.together(lambda: weights.fill(target, world.device)),
             optimizer=partial(make_optimizer, config.training),

@@ -9,6 +9,7 @@ still evaluated.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from mfsdp_trainer.config import performance
 from mfsdp_trainer.contract import CONTAINER_NAME
 
 from . import rules
@@ -120,6 +121,47 @@ _BATCH_RULES: Final = (
     ),
 )
 
+_ATTENTION: Final = "self.performance.attention"
+_FLASH: Final = f"!has({_ATTENTION}) || {_ATTENTION} != 'flash_attention_2'"
+_PERFORMANCE_RULES: Final = tuple(
+    Rule("", condition, message, f"performance.{field}")
+    for condition, message, field in (
+        (f"{_FLASH} || self.gpusPerNode != 0", performance.FLASH_NEEDS_GPUS, "attention"),
+        (
+            f"!has({_ATTENTION}) || {_ATTENTION} != 'flex_attention' || self.gpusPerNode != 0",
+            performance.FLEX_NEEDS_GPUS,
+            "attention",
+        ),
+        (
+            f"{_FLASH} || !has(self.training) || self.training.precision == 'bf16'",
+            performance.FLASH_NEEDS_BF16,
+            "attention",
+        ),
+        (
+            f"{_FLASH} || !has(self.training) || {_MICRO} <= 1",
+            performance.FLASH_NEEDS_ONE,
+            "attention",
+        ),
+        (
+            "self.performance.prefetchLayers == 0 || self.useTorchFSDP2",
+            performance.PREFETCH_NEEDS_FSDP2,
+            "prefetchLayers",
+        ),
+        (
+            "!self.performance.separateGatherGroup || self.useMegatronFSDP",
+            performance.GATHER_GROUP_NEEDS_MEGATRON,
+            "separateGatherGroup",
+        ),
+        (
+            "!(self.performance.doubleBuffer || self.performance.ncclUserBuffers) || "
+            "(self.useMegatronFSDP && (!has(self.dataParallelShardingStrategy) || "
+            "self.dataParallelShardingStrategy == 'optim_grads_params'))",
+            performance.BUFFERS_NEED_MEGATRON,
+            "doubleBuffer",
+        ),
+    )
+)
+
 
 def _source_rules(where: str) -> Iterator[Rule]:
     """The rules of one source of data."""
@@ -218,6 +260,7 @@ def spec_rules(fields: Iterable[str]) -> Iterator[Rule]:
     yield from _SHARDING_RULES
     yield from _BATCH_RULES
     yield from SCHEDULE_RULES
+    yield from _PERFORMANCE_RULES
     for section in rules.BUILT_IN_SECTIONS:
         rule = f"has(self.{section}) || {_OWN_PROGRAM}"
         yield Rule("", rule, rules.SECTION_REQUIRED, section, "FieldValueRequired")

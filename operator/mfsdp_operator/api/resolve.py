@@ -19,6 +19,8 @@ from mfsdp_trainer.config import (
     resolve_sharding,
 )
 from mfsdp_trainer.config.data import TokenizerKind
+from mfsdp_trainer.config.performance import require_possible
+from mfsdp_trainer.config.training import Precision
 
 from . import rules
 from .problems import InvalidSpecError, Problem, describe, problem
@@ -89,6 +91,21 @@ def _sharding_problems(spec: JobSpec) -> Iterator[Problem]:
         return
     if spec.data_parallel_replicas > 1 and sharding.strategy is ShardingStrategy.NO_SHARD:
         yield problem("spec.dataParallelReplicas", rules.REPLICAS_NEED_SHARDS)
+    yield from _performance_problems(spec, sharding)
+
+
+def _performance_problems(spec: JobSpec, sharding: ResolvedSharding) -> Iterator[Problem]:
+    training = spec.training
+    try:
+        require_possible(
+            spec.performance,
+            sharding,
+            gpu=spec.gpus_per_node > 0,
+            bf16=training is None or training.precision is Precision.BF16,
+            micro_batch_size=training.micro_batch_size if training else 1,
+        )
+    except ValueError as error:
+        yield problem(f"spec.{str(error).split()[0]}", str(error))
 
 
 def _section_problems(spec: JobSpec) -> Iterator[Problem]:

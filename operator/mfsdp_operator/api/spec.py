@@ -12,6 +12,7 @@ from mfsdp_trainer.config import (
     HangConfig,
     LoggingConfig,
     ModelConfig,
+    PerformanceConfig,
     ShardingFields,
     TrainingConfig,
 )
@@ -58,6 +59,8 @@ class JobSpec(ShardingFields):
     training: TrainingConfig | None = None
     """Length, batch, optimizer. Required unless template gives the trainer container a command of
     its own."""
+    performance: PerformanceConfig = PerformanceConfig()
+    """Choices of the built-in trainer that cost or save time and memory."""
     checkpoint: JobCheckpoint = JobCheckpoint()
     """Checkpoints and the exported model."""
     logging: LoggingConfig = LoggingConfig()

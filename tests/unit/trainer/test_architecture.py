@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from mfsdp_trainer.config import ModelConfig
+from mfsdp_trainer.config.performance import Attention
 from mfsdp_trainer.data.tokenizer import byte_tokenizer
 from mfsdp_trainer.errors import ConfigError
-from mfsdp_trainer.models.architecture import read_config
+from mfsdp_trainer.models.architecture import build_meta, read_config
 from mfsdp_trainer.models.fit import require_fit
 
 LLAMA = {
@@ -66,3 +67,24 @@ def test_heads_that_do_not_fit() -> None:
 def test_what_transformers_says_is_told_whole(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=f"model.config: transformers refuses it: .*{says}"):
         fit(LLAMA | settings, 16)
+
+
+def test_a_routers_auxiliary_loss_is_refused_where_it_is_asked_for() -> None:
+    """It would be left out without a word: the loss here is made of the head's output alone."""
+    with pytest.raises(ConfigError, match="set output_router_logits to false"):
+        fit(MOE | {"output_router_logits": True}, 16)
+    fit(MOE | {"output_router_logits": False}, 16)
+
+
+def test_a_flash_attention_that_is_not_there_is_named() -> None:
+    config = read_config(ModelConfig(config=LLAMA), byte_tokenizer().vocabulary)
+    with pytest.raises(ConfigError, match=r"^performance\.attention flash_attention_2: .* llama"):
+        build_meta(config, Attention.FLASH)
+
+
+def test_attention_that_a_model_has_built_in_cannot_be_chosen() -> None:
+    """transformers leaves it as it was, with a warning alone."""
+    settings = {"model_type": "bloom", "hidden_size": 32, "n_layer": 2, "n_head": 2}
+    config = read_config(ModelConfig(config=settings), byte_tokenizer().vocabulary)
+    with pytest.raises(ConfigError, match=r"^performance\.attention sdpa: .* bloom"):
+        build_meta(config, Attention.SDPA)

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mfsdp_trainer.models import loss as module
 from mfsdp_trainer.models.architecture import build_meta
-from mfsdp_trainer.models.head import end_in_loss, tail_of
+from mfsdp_trainer.models.head import end_in_loss, way_of
 from mfsdp_trainer.models.loss import IGNORE, PLAIN, Tail
 
 SMALL: dict[str, Any] = {
@@ -27,6 +27,7 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
 }
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+SCALED = {"model_type": "granite", "logits_scaling": 8.0}
 KINDS: list[tuple[dict[str, Any], Tail | None]] = [
     ({"model_type": "llama"}, PLAIN),
     ({"model_type": "llama", "tie_word_embeddings": True}, PLAIN),
@@ -34,12 +35,14 @@ KINDS: list[tuple[dict[str, Any], Tail | None]] = [
     ({"model_type": "qwen3_moe", **MIXTURE}, PLAIN),
     ({"model_type": "mistral"}, PLAIN),
     ({"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 2}, PLAIN),
+    # a body inside of what transformers names the body
+    ({"model_type": "opt", "ffn_dim": 24, "word_embed_proj_dim": 16}, PLAIN),
     # a head with a bias
     ({"model_type": "phi"}, PLAIN),
     ({"model_type": "gemma2", "final_logit_softcapping": 3.0}, Tail(1.0, 3.0)),
     ({"model_type": "gemma2", "final_logit_softcapping": None}, PLAIN),
     ({"model_type": "gemma3_text", "final_logit_softcapping": 3.0}, Tail(1.0, 3.0)),
-    ({"model_type": "granite", "logits_scaling": 8.0}, Tail(0.125)),
+    (SCALED, Tail(0.125)),
     ({"model_type": "cohere", "logit_scale": 0.0625}, Tail(0.0625)),
 ]
 IDS = [str(settings["model_type"]) for settings, _ in KINDS]
@@ -89,7 +92,9 @@ def test_a_models_own_way_from_head_to_logits_is_kept(
     monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], tail: Tail
 ) -> None:
     monkeypatch.setattr(module, "CHUNK", 5 * 61)
-    assert tail_of(build_meta(settings_of(kind))) == tail
+    way = way_of(build_meta(settings_of(kind)))
+    assert way is not None
+    assert way.tail == tail
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(settings_of(kind)).eval()
     # Large logits: a cap that is forgotten must show.
@@ -141,7 +146,7 @@ def test_a_head_of_another_kind_makes_its_logits_whole() -> None:
 
 def test_a_factor_beside_a_bias_makes_logits_whole() -> None:
     """Before the head or after it: with a bias that is not the same."""
-    model = AutoModelForCausalLM.from_config(settings_of({"model_type": "granite"})).eval()
+    model = AutoModelForCausalLM.from_config(settings_of(SCALED)).eval()
     model.lm_head = nn.Linear(16, 61, bias=True)
     assert_same_numbers(model, in_chunks=False)
 
@@ -149,5 +154,5 @@ def test_a_factor_beside_a_bias_makes_logits_whole() -> None:
 def test_looking_leaves_the_model_as_it_was() -> None:
     model = build_meta(settings_of({"model_type": "gemma2"}))
     before = [(name, id(child)) for name, child in model.named_modules()]
-    tail_of(model)
+    way_of(model)
     assert [(name, id(child)) for name, child in model.named_modules()] == before

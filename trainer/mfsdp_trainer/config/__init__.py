@@ -10,6 +10,7 @@ from .data import DataConfig, DataSource, TokenizerConfig
 from .hang import HangConfig
 from .logs import LoggingConfig
 from .model import ModelConfig
+from .performance import PerformanceConfig
 from .run import TrainerConfig
 from .sharding import Engine, ResolvedSharding, ShardingFields, ShardingStrategy, resolve_sharding
 from .training import TrainingConfig
@@ -23,6 +24,7 @@ __all__ = [
     "HangConfig",
     "LoggingConfig",
     "ModelConfig",
+    "PerformanceConfig",
     "ResolvedSharding",
     "ShardingFields",
     "ShardingStrategy",

@@ -7,8 +7,9 @@ from .data import DataConfig
 from .hang import HangConfig
 from .logs import LoggingConfig
 from .model import ModelConfig
+from .performance import PerformanceConfig, require_possible
 from .sharding import ResolvedSharding, ShardingFields, resolve_sharding
-from .training import TrainingConfig
+from .training import Precision, TrainingConfig
 
 
 class TrainerConfig(ShardingFields):
@@ -26,6 +27,8 @@ class TrainerConfig(ShardingFields):
     """The text to train on."""
     training: TrainingConfig
     """Length, batch, optimizer, schedule, precision."""
+    performance: PerformanceConfig = PerformanceConfig()
+    """Choices that cost or save time and memory."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints and the exported model."""
     logging: LoggingConfig = LoggingConfig()
@@ -39,7 +42,14 @@ class TrainerConfig(ShardingFields):
             raise ValueError(
                 "procsPerNode must not exceed gpusPerNode: each process needs a GPU of its own"
             )
-        self.resolve()
+        sharding = self.resolve()
+        require_possible(
+            self.performance,
+            sharding,
+            gpu=self.gpus_per_node > 0,
+            bf16=self.training.precision is Precision.BF16,
+            micro_batch_size=self.training.micro_batch_size,
+        )
         profile, steps = self.logging.profile, self.training.steps
         if profile is not None and steps is not None and profile.start_step > steps:
             raise ValueError("logging.profile.startStep must not exceed training.steps")

@@ -19,6 +19,14 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
+class Recompute(StrEnum):
+    """What of a decoder layer's forward pass is thrown away and computed again for its backward."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
 class TrainingConfig(ConfigModel):
     """Length, batch, optimizer and its schedule."""
 
@@ -75,6 +83,10 @@ class TrainingConfig(ConfigModel):
     """Clip gradients to this global L2 norm; 0 turns clipping off."""
     precision: Precision = Precision.BF16
     """fp32, or bf16 compute over fp32 master weights with fp32 reductions."""
+    recompute: Recompute = Recompute.NONE
+    """Activations to compute again in the backward pass, to save memory: none, selective (keep
+    matrix products and attention, compute the rest again) or full (keep a layer's input alone).
+    The numbers stay the same."""
     seed: int = Field(default=1234, ge=0, le=4_294_967_295)
     """Seed of initial weights and data order."""
     eval_every_steps: int = Field(default=0, ge=0, le=1_000_000_000)

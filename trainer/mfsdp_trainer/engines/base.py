@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mfsdp_trainer.config import ResolvedSharding
-from mfsdp_trainer.config.training import Precision
+from mfsdp_trainer.config import PerformanceConfig, ResolvedSharding
+from mfsdp_trainer.config.training import Precision, Recompute
 from mfsdp_trainer.data.batches import MicroBatch
 from mfsdp_trainer.optim import OptimizerFactory
 from mfsdp_trainer.world import World
@@ -27,6 +27,8 @@ class Setup:
     world: World
     sharding: ResolvedSharding
     precision: Precision
+    performance: PerformanceConfig
+    recompute: Recompute
     model: PreTrainedModel
     """On the meta device, in fp32."""
     fill: Callable[[PreTrainedModel], None]

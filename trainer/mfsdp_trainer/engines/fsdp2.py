@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from transformers import PreTrainedModel
 
 from mfsdp_trainer.config import ResolvedSharding, ShardingStrategy
 from mfsdp_trainer.models.architecture import decoder_layers, is_tied
@@ -38,6 +39,28 @@ def _mesh(world: World, sharding: ResolvedSharding) -> DeviceMesh:
     )
 
 
+def _units(model: PreTrainedModel) -> list[nn.Module]:
+    """What is gathered and released together, in the order of the forward pass."""
+    layers = list(decoder_layers(model))
+    if is_tied(model):
+        return layers
+    units = [model.get_input_embeddings(), *layers, model.get_output_embeddings()]
+    return [unit for unit in units if unit is not None]
+
+
+def _prefetch(units: list[nn.Module], ahead: int) -> None:
+    """Gather so many units ahead of the one that computes, in both directions."""
+    for place, unit in enumerate(units):
+        assert isinstance(unit, FSDPModule)
+        unit.set_modules_to_forward_prefetch(_sharded(units[place + 1 : place + 1 + ahead]))
+        before = units[max(0, place - ahead) : place]
+        unit.set_modules_to_backward_prefetch(_sharded(before[::-1]))
+
+
+def _sharded(units: list[nn.Module]) -> list[FSDPModule]:
+    return [unit for unit in units if isinstance(unit, FSDPModule)]
+
+
 def _shard(setup: Setup) -> None:
     """One unit a decoder layer; embedding and head are units too, unless they are one weight.
 
@@ -45,10 +68,7 @@ def _shard(setup: Setup) -> None:
     gradients would be reduced in one piece, gigabytes of a large vocabulary.
     """
     model = setup.model
-    units = list(decoder_layers(model))
-    if not is_tied(model):
-        ends = (model.get_input_embeddings(), model.get_output_embeddings())
-        units += [end for end in ends if end is not None]
+    units = _units(model)
     mesh = _mesh(setup.world, setup.sharding)
     policy = MixedPrecisionPolicy(param_dtype=setup.compute_dtype, reduce_dtype=torch.float32)
     reshard = setup.sharding.strategy is ShardingStrategy.OPTIM_GRADS_PARAMS
@@ -56,6 +76,8 @@ def _shard(setup: Setup) -> None:
         fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     # The root's parameters are the first of the backward too: kept until then.
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    if setup.performance.prefetch_layers:
+        _prefetch(units, setup.performance.prefetch_layers)
 
 
 class Fsdp2Engine(TorchEngine):

@@ -6,8 +6,11 @@ from typing import Final
 
 from mfsdp_trainer.config import Engine as EngineName
 from mfsdp_trainer.errors import ConfigError
+from mfsdp_trainer.models.architecture import decoder_layers
+from mfsdp_trainer.models.compiled import compile_layer
 from mfsdp_trainer.models.freeze import without_masters
 from mfsdp_trainer.models.head import end_in_loss
+from mfsdp_trainer.models.recompute import recompute
 
 from .base import Engine, Setup
 from .ddp import DdpEngine
@@ -39,12 +42,20 @@ def require_engine(name: EngineName, *, gpu: bool) -> None:
         )
 
 
+def _prepare_layers(setup: Setup) -> None:
+    for layer in decoder_layers(setup.model):
+        recompute(layer, setup.recompute)
+        if setup.performance.compile:
+            compile_layer(layer)
+
+
 def build_engine(setup: Setup) -> Engine:
     """Shard, fill and equip the model under the engine in effect. Collective.
 
     Raises ConfigError for a model that the engine cannot shard.
     """
     without_masters(setup.model, setup.compute_dtype)
+    setup.world.together(lambda: _prepare_layers(setup))
     if not end_in_loss(setup.model) and setup.world.is_first:
         _log.warning(
             "model type %s makes its logits in a way of its own, so all of them are held at once: "

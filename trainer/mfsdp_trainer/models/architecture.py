@@ -20,6 +20,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from mfsdp_trainer.config import ModelConfig
+from mfsdp_trainer.config.performance import Attention
 from mfsdp_trainer.data.vocabulary import Vocabulary
 from mfsdp_trainer.errors import ConfigError, DataError, said
 
@@ -139,10 +140,11 @@ def from_directory(directory: Path) -> PreTrainedConfig:
     return config
 
 
-def build_meta(config: PreTrainedConfig) -> PreTrainedModel:
+def build_meta(config: PreTrainedConfig, attention: Attention | None = None) -> PreTrainedModel:
     """The model in fp32 on the meta device: shapes and ties, no memory.
 
-    Raises ConfigError where transformers cannot build a causal LM from the configuration.
+    Raises ConfigError where transformers cannot build a causal LM from the configuration, or not
+    with that attention.
     """
     config = copy.deepcopy(config)
     try:
@@ -153,8 +155,25 @@ def build_meta(config: PreTrainedConfig) -> PreTrainedModel:
             f"model: transformers cannot build a causal language model of type "
             f"{config.model_type} from this configuration: {said(error)}"
         ) from error
+    if attention is not None:
+        _attend(model, attention)
     model.train()
     return model
+
+
+def _attend(model: PreTrainedModel, attention: Attention) -> None:
+    """Choose an implementation of attention. Raises ConfigError where it cannot be had."""
+    start = f"performance.attention {attention}: transformers cannot use it here for"
+    try:
+        model.set_attn_implementation(attention.value)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{start} {model.config.model_type}: {said(error)}") from error
+    # A model that cannot change is left as it was, with a warning alone.
+    if model.config._attn_implementation != attention:
+        raise ConfigError(
+            f"{start} {model.config.model_type}, which has {model.config._attn_implementation} "
+            "built in: leave performance.attention out"
+        )
 
 
 def decoder_layers(model: nn.Module) -> Iterator[nn.Module]:

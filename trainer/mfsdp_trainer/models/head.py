@@ -8,8 +8,10 @@ moment by one that answers with known values. What is not understood is not gues
 makes its logits as it always does, and the loss is made of them.
 """
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Final
 
@@ -17,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from .loss import PLAIN, Tail, head_loss, logits_loss
 
@@ -25,6 +26,27 @@ _SMALL: Final = 2.0**-10
 """So near to zero that a cap is not felt."""
 _HUGE: Final = 2.0**100
 """So far from it that nothing but the cap is left."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model goes from tokens to logits: its body, its head, and the tail."""
+
+    body: nn.Module
+    tail: Tail
+
+
+class _Answer:
+    """What any body answers: hidden states first, and nothing of all else that there may be."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, place: Any) -> Any:
+        return (self.last_hidden_state,)[place]
 
 
 class _Body(nn.Module):
@@ -35,10 +57,10 @@ class _Body(nn.Module):
         self.hidden = hidden
         self.asked: dict[int | str, Any] = {}
 
-    def forward(self, *args: Any, **asked: Any) -> MoeModelOutputWithPast:
+    def forward(self, *args: Any, **asked: Any) -> _Answer:
         self.asked.update(enumerate(args))
         self.asked.update(asked.items())
-        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+        return _Answer(self.hidden)
 
 
 def _head_forward(
@@ -69,10 +91,10 @@ def model_inputs(inputs: Tensor, positions: Tensor | None) -> dict[str, Any]:
 class _Forward:
     """Stands for a model's forward method: `(loss,)` with labels, `(logits,)` without."""
 
-    def __init__(self, model: PreTrainedModel, tail: Tail | None) -> None:
+    def __init__(self, model: PreTrainedModel, way: Way | None) -> None:
         self._model = model
         self._own = model.forward
-        self._tail = tail
+        self._way = way
 
     def __call__(
         self,
@@ -86,12 +108,12 @@ class _Forward:
         # pass on.
         if labels is None:
             return (self._own(**inputs, return_dict=False)[0],)
-        if self._tail is None:
+        if self._way is None:
             logits = self._own(**inputs, return_dict=False)[0]
             return (logits_loss(logits, labels, scale),)
-        hidden = _body(self._model)(**inputs)[0]
+        hidden = self._way.body(**inputs)[0]
         head: Any = self._model.get_output_embeddings()
-        return (head(hidden, labels=labels, scale=scale, tail=self._tail),)
+        return (head(hidden, labels=labels, scale=scale, tail=self._way.tail),)
 
 
 def end_in_loss(model: PreTrainedModel) -> bool:
@@ -100,28 +122,47 @@ def end_in_loss(model: PreTrainedModel) -> bool:
     Before the model is sharded; parameters and their names stay. See `head_loss` for the loss.
     False where its logits have to be held whole.
     """
-    tail = tail_of(model)
-    if tail is not None:
+    way = way_of(model)
+    if way is not None:
         head = model.get_output_embeddings()
         head.forward = MethodType(_head_forward, head)
-    forward: Any = _Forward(model, tail)
+    forward: Any = _Forward(model, way)
     model.forward = forward
-    return tail is not None
+    return way is not None
 
 
-def tail_of(model: PreTrainedModel) -> Tail | None:
-    """What the model makes of its head's output, if that is all there is after its body.
+def way_of(model: PreTrainedModel) -> Way | None:
+    """The way from tokens to logits, if a body, a plain head and a tail are all there is to it.
 
-    None if there is more to it, or no plain head. The model may be on the meta device.
+    The model may be on the meta device.
     """
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or _body(model) is model:
+    if type(head) is not nn.Linear:
         return None
-    points = torch.tensor([_SMALL, _HUGE])
-    values = torch.cat([points, -points, torch.linspace(-100, 100, 13)])
+    bodies: tuple[nn.Module, ...] = (model.base_model, model.get_decoder())
+    for body in bodies:
+        if body is model or not _takes_positions(body):
+            continue
+        if tail := _tail(model, body, head):
+            return Way(body, tail)
+    return None
+
+
+def _takes_positions(body: nn.Module) -> bool:
+    """Whether a body can be called with `position_ids`; the whole model may just drop them."""
+    parameters = inspect.signature(body.forward).parameters.values()
+    return any(p.name == "position_ids" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _tail(model: PreTrainedModel, own: nn.Module, head: nn.Linear) -> Tail | None:
+    """What the model makes of its head's output, if that follows from `own` alone."""
+    # In between, densely enough to tell a cap that bends from one that cuts.
+    points = torch.tensor([_SMALL, _HUGE, *(1.5 * 2.0**power for power in range(-8, 11))])
+    values = torch.cat([points, -points])
     body = _Body(values.view(1, -1, 1))
     try:
-        found = _answer(model, body, head)
+        with _replaced(model, own, body):
+            found = _answer(model, body.hidden, head)
     except Exception:  # noqa: BLE001 - any model's own code; what it cannot do here is not known
         return None
     if found.shape != (1, len(values), head.out_features) or not _plainly_asked(body.asked):
@@ -133,18 +174,13 @@ def tail_of(model: PreTrainedModel) -> Tail | None:
     return _fit(values, one.float(), plain_only=head.bias is not None)
 
 
-def _body(model: PreTrainedModel) -> nn.Module:
-    body: nn.Module = model.base_model
-    return body
-
-
 @torch.no_grad()
-def _answer(model: PreTrainedModel, body: _Body, head: nn.Linear) -> Tensor:
-    """The model's logits where its body gives those numbers, and its head repeats each of them."""
+def _answer(model: PreTrainedModel, hidden: Tensor, head: nn.Linear) -> Tensor:
+    """The model's logits where its head repeats each number for the whole vocabulary."""
     repeat = nn.Linear(1, head.out_features, bias=False, device="cpu", dtype=torch.float32)
     nn.init.ones_(repeat.weight)
-    tokens = torch.zeros(body.hidden.shape[:2], dtype=torch.long)
-    with _replaced(model, _body(model), body), _replaced(model, head, repeat):
+    tokens = torch.zeros(hidden.shape[:2], dtype=torch.long)
+    with _replaced(model, head, repeat):
         logits: Tensor = model(input_ids=tokens, use_cache=False, return_dict=False)[0]
     return logits
 

@@ -17,6 +17,7 @@ from mfsdp_trainer.engines.base import Setup
 from mfsdp_trainer.engines.common import Forward, saved_buffers
 from mfsdp_trainer.optim import materialise
 
+from .buffers import register
 from .shards import Shard, shards_of, total_norm
 from .start import filled_twin, place, whole
 from .wrap import Layout, units, wrap
@@ -35,7 +36,7 @@ class MegatronFsdpEngine(Forward):
         self._buffers = dict(saved_buffers(model))
         self._names = [name for name, _ in model.named_parameters()]
         self._model = model
-        self._wrapped = wrap(model, setup.world, layout, wrapped_units)
+        self._wrapped = wrap(model, setup.world, layout, wrapped_units, setup.performance)
         self._shards = {shard.name: shard for shard in shards_of(self._wrapped)}
         self._group = None if replicated else self._wrapped.dist_index.get_fsdp_group()
         for name, parameter in twin.named_parameters():
@@ -88,6 +89,7 @@ class MegatronFsdpEngine(Forward):
         self._wrapped.install_optimized_model_weights()
         self._optimizer.zero_grad()
         self._wrapped.zero_grad_buffer()
+        register(self._wrapped)
 
     def state(self) -> dict[str, Any]:
         """See `Engine.state`."""

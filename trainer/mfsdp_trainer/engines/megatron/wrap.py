@@ -13,13 +13,16 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from transformers import PreTrainedModel
 
-from mfsdp_trainer.config import ResolvedSharding, ShardingStrategy
+from mfsdp_trainer.config import PerformanceConfig, ResolvedSharding, ShardingStrategy
 from mfsdp_trainer.errors import ConfigError
 from mfsdp_trainer.models.architecture import decoder_layers, is_tied
 from mfsdp_trainer.world import World
+
+from .buffers import use_torchs_allocator
 
 with warnings.catch_warnings():
     # It warns of TransformerEngine and Apex, which this engine does not need.
@@ -101,9 +104,10 @@ def _elements(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _index(world: World, layout: Layout) -> Any:
+def _index(world: World, layout: Layout, *, gather_group: bool) -> Any:
     hybrid = layout.copies > 1
     mesh = _mesh(world, layout)
+    gathers = _gather_group(world, layout) if gather_group else None
     return FSDPDistributedIndex(
         device_mesh=mesh,
         dp_shard_dim=_SHARD,
@@ -114,7 +118,18 @@ def _index(world: World, layout: Layout) -> Any:
         # in groups of their own. Here they are sharded like all others.
         expt_device_mesh=mesh,
         hybrid_fsdp_expt_group=dist.group.WORLD if hybrid else None,
+        fsdp_group_ag=gathers,
+        expt_fsdp_group_ag=gathers,
     )
+
+
+def _gather_group(world: World, layout: Layout) -> ProcessGroup:
+    """A second group of the ranks that share a copy with this one. Collective."""
+    starts = range(0, world.size, layout.shards)
+    groups = [dist.new_group(list(range(start, start + layout.shards))) for start in starts]
+    group = groups[world.rank // layout.shards]
+    assert isinstance(group, ProcessGroup)
+    return group
 
 
 def _mesh(world: World, layout: Layout) -> DeviceMesh:
@@ -124,7 +139,12 @@ def _mesh(world: World, layout: Layout) -> DeviceMesh:
     return init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
-def _settings(strategy: ShardingStrategy, unit: int) -> Any:
+def _settings(
+    strategy: ShardingStrategy, unit: int, performance: PerformanceConfig, device: torch.device
+) -> Any:
+    # Buffers are of units, which there are none of where parameters stay whole.
+    units = strategy is ShardingStrategy.OPTIM_GRADS_PARAMS
+    registered = units and performance.nccl_user_buffers
     return DistributedDataParallelConfig(
         data_parallel_sharding_strategy=strategy.value,
         # Sharding over copies too ("optim") forgets to average: gradients come out as their sum.
@@ -132,28 +152,40 @@ def _settings(strategy: ShardingStrategy, unit: int) -> Any:
         # Without overlap, and after the last micro-batch, "optim" reduces gradients twice.
         overlap_grad_reduce=True,
         overlap_param_gather=True,
-        # The reduction that divides as well is NCCL's alone.
-        gradient_reduce_div_fusion=False,
+        # The package's default, but the reduction that divides as well is NCCL's alone.
+        gradient_reduce_div_fusion=device.type == "cuda",
         # Left open, neither is ever below a thousand million elements: models of less than that
         # would be gathered whole.
         suggested_communication_unit_size=2 * unit,
         bucket_size=unit,
+        fsdp_double_buffer=registered or (units and performance.double_buffer),
+        nccl_ub=registered,
+        # All at once after the first step, in place of one by one while it waits for each.
+        fsdp_manual_registration=registered,
     )
 
 
 def wrap(
-    model: PreTrainedModel, world: World, layout: Layout, wrapped_units: Iterable[nn.Module]
+    model: PreTrainedModel,
+    world: World,
+    layout: Layout,
+    wrapped_units: Iterable[nn.Module],
+    performance: PerformanceConfig,
 ) -> Any:
     """The model in MegatronFSDP: its parameters are now views into the package's buffers.
 
     Parameters must be on the device, in the number format of the computation. Collective.
     """
     dtype = next(model.parameters()).dtype
+    unit_size = communication_unit(model)
+    settings = _settings(layout.strategy, unit_size, performance, world.device)
+    if settings.nccl_ub:
+        use_torchs_allocator(world.device)
     unit = _Unit("Unit", (), {"members": frozenset(map(id, wrapped_units))})
     return MegatronFSDP(
         model,
-        dist_index=_index(world, layout),
-        ddp_config=_settings(layout.strategy, communication_unit(model)),
+        dist_index=_index(world, layout, gather_group=performance.separate_gather_group),
+        ddp_config=settings,
         mixed_precision_policy=MixedPrecisionPolicy(
             # fp32 weights are their own masters.
             main_params_dtype=None if dtype is torch.float32 else torch.float32,
