@@ -239,8 +239,8 @@ def build_without_layers(world: World, config: TrainerConfig) -> None:
         built(world, config)
 
 
-def _without_list(config: Any) -> Any:
-    model = build_meta(config)
+def _without_list(config: Any, attention: Any) -> Any:
+    model = build_meta(config, attention)
     model.model.layers = nn.Sequential(*model.model.layers)
     return model
 
@@ -260,8 +260,8 @@ def test_a_model_without_layers_is_refused_with_the_way_out(
     gang.results(2, on_cpu, build_without_layers, config)
 
 
-def _with_unused_norms(config: Any) -> Any:
-    model = build_meta(config)
+def _with_unused_norms(config: Any, attention: Any) -> Any:
+    model = build_meta(config, attention)
     for layer in decoder_layers(model):
         layer.unused = copy.deepcopy(layer.input_layernorm)
     # The last module too: the package also takes its output for the model's.
