@@ -2,7 +2,7 @@
 
 Documents are packed end to end and cut into sequences of equal length. With packing `documents`
 positions count from 0 in each document of a sequence, which is what keeps attention inside it
-(`engines/common.py` says how), and no document's first token is predicted from the document before.
+(`models/head.py` says how), and no document's first token is predicted from the document before.
 With packing `plain` there are no positions: attention sees across the documents of a sequence.
 """
 
