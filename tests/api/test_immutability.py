@@ -24,6 +24,8 @@ CHANGES = {
     "training": {"spec.training.steps": 11},
     "checkpoint": {"spec.checkpoint.pvc": "claim"},
     "logging": {"spec.logging.port": 9401},
+    "hang": {"spec.hang.stepSeconds": 99},
+    "performance": {"spec.performance.compile": True},
     "template": {"spec.template.spec.containers": [{"name": "trainer", "image": "x"}]},
 }
 OUTSIDE = {field.alias or name for name, field in JobSpec.model_fields.items()}

@@ -28,7 +28,8 @@ def test_the_torchrun_example_trains_while_a_pod_without_its_secret_is_told_of(t
 
 
 def _without_its_secret(name: str) -> Manifest:
-    trainer = {"name": "trainer", "command": ["true"]}
+    mount = {"name": "key", "mountPath": "/key"}  # what no container mounts, no kubelet waits for
+    trainer = {"name": "trainer", "command": ["true"], "volumeMounts": [mount]}
     volume = {"name": "key", "secret": {"secretName": "nobody-made-it"}}
     pod = {"containers": [trainer], "volumes": [volume]}
     return job(name, {"gpusPerNode": 0, "template": {"spec": pod}})
