@@ -14,11 +14,12 @@ from mfsdp_operator.api.problems import InvalidSpecError
 from mfsdp_operator.api.resolve import resolve
 from mfsdp_operator.api.spec import JobSpec
 from mfsdp_operator.api.template import trainer_container
-from mfsdp_trainer.config import ConfigModel, DataConfig, ModelConfig, TrainerConfig
+from mfsdp_trainer.config import DataConfig, TrainerConfig
 
 from .errors import UserError
 from .jobfile import read_job
 from .local_run import Run, free_port
+from .paths import Mapped, existing, model_here, moved
 from .validate import summary
 
 _NOT_HERE: Final = ("initContainers", "volumes", "nodeSelector", "affinity", "tolerations")
@@ -30,7 +31,7 @@ class Options:
 
     nproc: int | None = None
     directory: Path | None = None
-    mapped: tuple[tuple[str, Path], ...] = ()
+    mapped: Mapped = ()
     """A directory of the pod, and the one here that stands for it."""
     prompt: str = "def "
     verbose: bool = False
@@ -72,9 +73,9 @@ def here(spec: JobSpec, directory: Path, options: Options) -> TrainerConfig:
     mapped = options.mapped
     return resolved.model_copy(
         update={
-            "model": _model_here(resolved.model, mapped),
+            "model": model_here(resolved.model, mapped),
             "data": _data_here(resolved.data, mapped),
-            "checkpoint": _moved(resolved.checkpoint, path=str(directory / "checkpoints")),
+            "checkpoint": moved(resolved.checkpoint, path=str(directory / "checkpoints")),
             "logging": resolved.logging.model_copy(update={"port": free_port()}),
         }
     )
@@ -99,49 +100,18 @@ def _check_gpus(config: TrainerConfig) -> None:
         )
 
 
-def _model_here(model: ModelConfig, mapped: tuple[tuple[str, Path], ...]) -> ModelConfig:
-    if model.path is None:
-        return model
-    return _moved(model, path=_existing("spec.model.path", model.path, mapped))
-
-
-def _data_here(data: DataConfig, mapped: tuple[tuple[str, Path], ...]) -> DataConfig:
+def _data_here(data: DataConfig, mapped: Mapped) -> DataConfig:
     sources = tuple(
         source
         if source.path is None
-        else _moved(source, path=_existing(f"spec.data.sources[{i}].path", source.path, mapped))
+        else moved(source, path=existing(f"spec.data.sources[{i}].path", source.path, mapped))
         for i, source in enumerate(data.sources)
     )
     tokenizer = data.tokenizer
     if tokenizer.path is not None:
-        path = _existing("spec.data.tokenizer.path", tokenizer.path, mapped)
-        tokenizer = _moved(tokenizer, path=path)
-    return _moved(data, sources=sources, tokenizer=tokenizer)
-
-
-def _moved[T: ConfigModel](section: T, **changes: object) -> T:
-    return section.model_copy(update=changes)
-
-
-def _existing(field: str, path: str, mapped: tuple[tuple[str, Path], ...]) -> str:
-    """A path of the pod on this machine."""
-    moved = path
-    for pod, local_path in mapped:
-        if path == pod or path.startswith(f"{pod}/"):
-            moved = str(local_path.absolute()) + path[len(pod) :]
-    if not _fixed_part(moved).exists():
-        raise UserError(
-            f"{field}: {moved} does not exist on this machine; if it is a directory of the pod, "
-            f"say what stands for it: --map {_fixed_part(path)}=DIRECTORY"
-        )
-    return moved
-
-
-def _fixed_part(pattern: str) -> Path:
-    """The path up to its first part with a wildcard."""
-    path = Path(pattern)
-    wild = [parent for parent in (path, *path.parents) if set(parent.name) & set("*?[")]
-    return wild[-1].parent if wild else path
+        path = existing("spec.data.tokenizer.path", tokenizer.path, mapped)
+        tokenizer = moved(tokenizer, path=path)
+    return moved(data, sources=sources, tokenizer=tokenizer)
 
 
 def _notes(spec: JobSpec, file: str) -> Iterator[str]:

@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_validate(commands)
     _add_render(commands)
+    _add_plan(commands)
     _add_local(commands)
     _add_watch(commands)
     return parser
@@ -68,6 +69,29 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="which job, if the file has several")
 
 
+def _add_plan(commands: _Commands) -> None:
+    text = "Tell what a job needs of each GPU, under every engine and strategy"
+    parser = _add(commands, "plan", text)
+    _add_job(parser)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--gpu", metavar="NAME", help="what it is to fit (default: h100-80gb)")
+    size.add_argument("--memory", metavar="SIZE", help="its memory instead, for instance 80Gi")
+    _add_map(parser)
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.set_defaults(run=_plan)
+
+
+def _add_map(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--map",
+        type=_mapping,
+        action="append",
+        default=[],
+        metavar="POD=HERE",
+        help="a directory of the pod, and the one on this machine that stands for it (repeatable)",
+    )
+
+
 def _add_local(commands: _Commands) -> None:
     text = "Train a job on this machine, without a cluster and without root"
     parser = _add(commands, "local", text)
@@ -81,14 +105,7 @@ def _add_local(commands: _Commands) -> None:
         metavar="DIR",
         help="where checkpoints, model and log go (default: runs/NAME); a run in it goes on",
     )
-    parser.add_argument(
-        "--map",
-        type=_mapping,
-        action="append",
-        default=[],
-        metavar="POD=HERE",
-        help="a directory of the pod, and the one on this machine that stands for it (repeatable)",
-    )
+    _add_map(parser)
     parser.add_argument("--prompt", default="def ", help="what the sample at the end starts with")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show the trainer's log, not a progress bar"
@@ -131,6 +148,18 @@ def _render(arguments: argparse.Namespace) -> int:
     from .validate import render
 
     return render(arguments.file, arguments.name)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from .plan import Options, plan
+
+    options = Options(
+        gpu=arguments.gpu,
+        memory=arguments.memory,
+        mapped=tuple(arguments.map),
+        json=arguments.output == "json",
+    )
+    return plan(arguments.file, arguments.name, options)
 
 
 def _local(arguments: argparse.Namespace) -> int:

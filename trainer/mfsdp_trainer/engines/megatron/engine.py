@@ -5,6 +5,7 @@ with gradients of zero, which decays the weights and counts. The optimizer here 
 this rank's shards.
 """
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,6 +46,9 @@ class MegatronFsdpEngine(Forward):
         self._optimizer = setup.optimizer(
             (name, self._shards[name].parameter) for name in self._names
         )
+        # The twin is part of a cycle: its shards would be held until Python happens to look.
+        del twin
+        gc.collect()
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
