@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test local lint unit-test trainer-test api-test cluster-test soak \
+.PHONY: help demo test local lint unit-test trainer-test api-test cluster-test soak bench-trainer \
         venv generate lock images cluster-up cluster-down cluster-status
 
 PY := .venv/bin/python
@@ -37,6 +37,9 @@ cluster-test: venv cluster-up ## Jobs on the real cluster, from the real images 
 
 soak: venv cluster-up ## What takes too long for `make test`
 	@$(PY) -m pytest tests -m soak
+
+bench-trainer: venv ## The trainer's figures beside their limits; SECTION=throughput|saves|pipeline for one
+	@$(PY) -m tests.bench.trainer $(SECTION)
 
 venv: ## The pinned development environment in .venv
 	@hack/venv.sh

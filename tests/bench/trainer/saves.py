@@ -1,16 +1,14 @@
-"""How long saves hold a run up: what `make bench-trainer` shows, and by hand
+"""How long checkpoints hold a run up: in the background against waited for; there and back.
 
-python -m tests.trainer.checkpoint_figures DIRECTORY
-
-on two ranks. DIRECTORY must be on the disk that is to be measured.
+On two ranks, in a directory on the disk that is to be measured.
 """
 
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from tests.bench.report import Figure
 from tests.trainer.gang import Gang
 from tests.trainer.runs import Recorder, configuration
 
@@ -36,49 +34,59 @@ SAVES = 3
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Seconds are medians over saves."""
+class Seconds:
+    """Medians over saves, and the size of one."""
 
     bytes: int
     """Of one checkpoint."""
     synced: float
-    """How long the loop stands still for a save that it waits for, until all is durable."""
+    """The loop stands still for a save that it waits for, until all is durable."""
     blocked: float
     """The same for one in the background."""
     step: float
     """A step while nothing is saved."""
     step_meanwhile: float
     """A step while a save runs."""
-    background: float
-    """From the end of the standstill until the checkpoint is published."""
     restored: float
     """Reading it back: checksums, then tensors."""
 
-    def __str__(self) -> str:
-        gigabytes = self.bytes / 1e9
-        return (
-            f"checkpoint {gigabytes:.2f} GB: loop stands still {self.blocked:.3f} s in the "
-            f"background, {self.synced:.3f} s synced: {self.blocked / self.synced:.3f} (goal 0.1); "
-            f"steps {self.step_meanwhile / self.step - 1:+.0%} meanwhile; save "
-            f"{gigabytes / self.synced:.2f} GB/s, restore {gigabytes / self.restored:.2f} GB/s"
-        )
+
+def measure(gang: Gang, text: Path, directory: Path) -> list[Figure]:
+    """The standstill, the slowdown, and both rates."""
+    seconds: Seconds = gang.results(2, _measure, _config(text, directory))[0]
+    gigabytes = seconds.bytes / 1e9
+    return [
+        Figure(
+            "save in the background: the loop stands still",
+            f"{seconds.blocked:.3f} s, {seconds.blocked / seconds.synced:.3f} of a synced save",
+            f"goal 0.1; synced {seconds.synced:.2f} s for {gigabytes:.2f} GB",
+        ),
+        Figure(
+            "steps meanwhile",
+            f"{seconds.step_meanwhile / seconds.step - 1:+.0%}",
+            f"a step alone {seconds.step * 1e3:.0f} ms",
+        ),
+        Figure("save, synced", f"{gigabytes / seconds.synced:.2f} GB/s", "until durable on disk"),
+        Figure(
+            "restore", f"{gigabytes / seconds.restored:.2f} GB/s", "checksums verified, page cache"
+        ),
+    ]
 
 
-def figures_config(text: Path, path: Path, ranks: int = 2) -> TrainerConfig:
-    """What `measure` trains."""
+def _config(text: Path, path: Path) -> TrainerConfig:
     return configuration(
         text,
         path,
         strategy="optim_grads_params",
-        ranks=ranks,
+        ranks=2,
         model={"config": MODEL},
         training={"steps": 1000},
         data={"sources": [{"path": str(text)}], "sequenceLength": 64},
     )
 
 
-def measure(world: World, config: TrainerConfig) -> Figures:
-    """On every rank of a world, in a directory without checkpoints; rank 0's figures count."""
+def _measure(world: World, config: TrainerConfig) -> Seconds:
+    """On every rank, in a directory without checkpoints; rank 0's figures count."""
     waiting = config.model_copy(
         update={"checkpoint": config.checkpoint.model_copy(update={"asynchronous": False})}
     )
@@ -90,26 +98,23 @@ def measure(world: World, config: TrainerConfig) -> Figures:
     position, alone = _steps(loop, Position(step=0, consumed=0), 12)
     _save(loop, position)
     loop.checkpoints.finish()  # the first one makes the memory of the copy
-    blocked, background, meanwhile = [], [], []
+    blocked, meanwhile = [], []
     for _ in range(SAVES):
         world.barrier()
         blocked.append(_save(loop, position))
-        begun = time.monotonic()
         while not _published(loop, world):
             position, seconds = _steps(loop, position, 1)
             meanwhile += seconds
-        background.append(time.monotonic() - begun)
     begun = time.monotonic()
     loop.checkpoints.resume(loop.engine)
     restored = time.monotonic() - begun
     newest = next(Path(config.checkpoint.path).glob("step-*"))
-    return Figures(
+    return Seconds(
         bytes=sum(file.stat().st_size for file in newest.iterdir()),
         synced=median(synced),
         blocked=median(blocked),
         step=median(alone[2:]),
         step_meanwhile=median(meanwhile),
-        background=median(background),
         restored=restored,
     )
 
@@ -134,12 +139,3 @@ def _steps(loop: Loop, position: Position, count: int) -> tuple[Position, list[f
         position, _ = loop.advance(position)
         seconds.append(time.monotonic() - begun)
     return position, seconds
-
-
-if __name__ == "__main__":
-    directory = Path(sys.argv[1])
-    text = directory / "text.txt"
-    text.write_text("".join(f"line {n}: {n * n} is {n} squared.\n" for n in range(4000)))
-    gang = Gang(2)
-    print(gang.results(2, measure, figures_config(text, directory / "run"))[0])
-    gang.stop()

@@ -1,0 +1,1 @@
+"""Benchmarks: they print figures beside a limit, and assert none of them."""

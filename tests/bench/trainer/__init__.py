@@ -1,0 +1,1 @@
+"""The trainer's figures (`make bench-trainer`)."""
