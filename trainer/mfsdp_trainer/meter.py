@@ -48,8 +48,10 @@ class Meter:
         first: bool,
         every: int,
         steps: int,
+        bad_records: int = 0,
     ) -> None:
-        """`facts` say what the run is; `first` is rank 0; `steps` is the last step of the run."""
+        """`facts` say what the run is; `first` is rank 0; `steps` is the last step of the run;
+        `bad_records` of its data were left out."""
         self._reporter = reporter
         self._journal = journal
         self._scale = scale
@@ -57,7 +59,7 @@ class Meter:
         self._first = first
         self._every = every
         self._steps = steps
-        self._totals = Totals()
+        self._totals = Totals(bad_records)
         self._held_up: dict[int, float] = {}
         self.restart()
 

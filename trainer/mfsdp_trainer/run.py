@@ -164,6 +164,7 @@ def build(
                 first=world.is_first,
                 every=config.logging.every_steps,
                 steps=config.training.total_steps,
+                bad_records=ready.bad_records,
             ),
             profiler=Profiler(
                 reporter, beside_checkpoints(config, "profile"), config.logging.profile

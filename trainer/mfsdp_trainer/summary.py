@@ -35,7 +35,9 @@ class Best:
 class Totals:
     """What adds up over the steps of an attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, bad_records: int = 0) -> None:
+        self.bad_records = bad_records
+        """Of the data, left out."""
         self.step = 0
         """Newest finished step of the run."""
         self.steps = 0
@@ -54,7 +56,8 @@ class Totals:
         self.step = step
         self.steps += 1
         self.tokens += tokens
-        self.train.take(step, loss)
+        if tokens:  # a step of which nothing is trained on has a loss of 0, which is no best
+            self.train.take(step, loss)
 
     def evaluated(self, step: int, loss: float) -> None:
         """One more evaluation."""
@@ -68,6 +71,7 @@ class Totals:
         return {
             "steps": self.steps,
             "tokens": self.tokens,
+            "bad_records": self.bad_records,
             "loss": self.train.last,
             "lowest_loss": self.train.lowest,
             "lowest_loss_step": self.train.at,
@@ -98,9 +102,12 @@ def say_summary(totals: Totals, values: Mapping[str, Value]) -> None:
     speed = f", {rate:,.0f} tokens/s after the first step" if isinstance(rate, float) else ""
     used = f", MFU {mfu:.1%}" if isinstance(mfu, float) else ""
     _log.info("summary: %d steps, %s tokens%s%s", totals.steps, f"{totals.tokens:,}", speed, used)
-    _log.info("summary: loss %s", totals.train)
+    if totals.train.last is not None:
+        _log.info("summary: loss %s", totals.train)
     if totals.held_out.last is not None:
         _log.info("summary: loss on held-out text %s", totals.held_out)
+    if totals.bad_records:
+        _log.info("summary: %d bad records of the data were left out", totals.bad_records)
     _log.info("summary: %s: %s", duration(sum(seconds.values())), _parts(seconds))
     assert isinstance(peak, int)
     _log.info("summary: peak memory of rank 0 %s", gib(peak))
