@@ -15,7 +15,6 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .checkpoint.store import explained, first_line
-from .engines import Engine
 from .engines.common import saved_buffers
 from .export_place import export_place
 from .world import World
@@ -26,7 +25,7 @@ divided, so more where one is larger."""
 
 
 def export(
-    engine: Engine,
+    parameters: Iterable[tuple[str, Tensor]],
     model: PreTrainedModel,
     tokenizer: Callable[[], PreTrainedTokenizerBase],
     target: str,
@@ -34,13 +33,14 @@ def export(
 ) -> None:
     """Write weights in fp32, config, tokenizer and generation config to `target`, atomically.
 
-    `model` is the model on the meta device; `tokenizer` is called on rank 0, which writes, and
-    holds one file of weights at a time. Collective. Raises CheckpointError on every rank.
+    `parameters` come one by one, collectively; `model` is the model on the meta device;
+    `tokenizer` is called on rank 0, which writes, and holds one file of weights at a time.
+    Collective. Raises CheckpointError on every rank.
     """
     with ExitStack() as stack:
         writing = _Writing(model, target)
         world.from_first(lambda: writing.begin(stack, tokenizer))
-        for name, tensor in engine.full_parameters():
+        for name, tensor in parameters:
             if world.is_first:
                 writing.add(name, tensor)
         world.from_first(writing.finish)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from .beside import beside_checkpoints
@@ -29,15 +29,14 @@ from .determinism import require_determinism
 from .engines import Engine, Setup, build_engine
 from .engines.registry import require_engine
 from .errors import ConfigError
-from .export import export
+from .export_trained import export_trained
 from .facts import run_facts
 from .loop import Loop
 from .meter import Meter, told
 from .models.architecture import build_meta, computation, parameter_count, read_config
 from .models.fit import require_fit
-from .models.freeze import freeze, frozen_names
-from .models.pretrained import PretrainedWeights
-from .models.weights import RandomWeights, Weights
+from .models.freeze import frozen_names
+from .models.trained import Trained, choose_trained
 from .optim import make_optimizer, optimizer_state
 from .packing import require_attention, require_separate_documents
 from .profiling import Profiler
@@ -136,13 +135,14 @@ def build(
     reporter.part(Part.MODEL)
     model_config = world.together(lambda: read_config(config.model, ready.vocabulary))
     world.together(lambda: require_fit(model_config, config.data.sequence_length))
-    model = world.together(lambda: build_meta(model_config, config.performance.attention))
+    attention = config.performance.attention
+    trained = world.together(lambda: choose_trained(config, build_meta(model_config, attention)))
     if config.data.packing is Packing.DOCUMENTS:
-        world.together(lambda: require_attention(model))
-    world.together(lambda: freeze(model, config.training.freeze))
-    identity = _identity(config, ready, model)
-    scale, facts = Scale.of(config, model, world.size), run_facts(config, model)
-    engine = _engine(config, world, model)
+        world.together(lambda: require_attention(trained.model))
+    identity = _identity(config, ready, trained)
+    scale = Scale.of(config, trained.model, world.size)
+    facts = run_facts(config, trained.model)
+    engine = _engine(config, world, trained)
     checkpoints = Checkpoints(config.checkpoint, store, world, identity)
     data = world.together(lambda: _training_data(config, world, ready))
     config = _settled(config, world, len(data))
@@ -175,13 +175,13 @@ def build(
     return loop, model_config
 
 
-def _engine(config: TrainerConfig, world: World, model: PreTrainedModel) -> Engine:
-    weights = world.together(lambda: _weights(config, model))
-    sharding = config.resolve()
+def _engine(config: TrainerConfig, world: World, trained: Trained) -> Engine:
+    model, sharding = trained.model, config.resolve()
     _say(
         world,
-        "%s, %.2f M parameters, %s %s over %d ranks, %d micro-batches a step",
+        "%s, %.2f M parameters of %.2f M, %s %s over %d ranks, %d micro-batches a step",
         model.config.model_type,
+        parameter_count(model, trained_only=True) / 1e6,
         parameter_count(model) / 1e6,
         sharding.engine,
         sharding.strategy,
@@ -196,29 +196,26 @@ def _engine(config: TrainerConfig, world: World, model: PreTrainedModel) -> Engi
             performance=config.performance,
             recompute=config.training.recompute,
             model=model,
-            fill=lambda target: world.together(lambda: weights.fill(target, world.device)),
+            fill=lambda target: world.together(lambda: trained.weights.fill(target, world.device)),
             optimizer=partial(make_optimizer, config.training),
+            saves_frozen=not trained.base,
         )
     )
 
 
-def _weights(config: TrainerConfig, model: PreTrainedModel) -> Weights:
-    if config.model.path is None or config.model.random_init:
-        return RandomWeights(model, config.training.seed)
-    return PretrainedWeights(model, Path(config.model.path), config.training.seed)
-
-
-def _identity(config: TrainerConfig, ready: Prepared, model: PreTrainedModel) -> Identity:
+def _identity(config: TrainerConfig, ready: Prepared, trained: Trained) -> Identity:
     """What checkpoints of this run go with."""
+    model, lora = trained.model, config.model.lora
     shapes = sorted((name, list(parameter.shape)) for name, parameter in model.named_parameters())
     order = [ready.digest, config.data.sequence_length, config.training.seed]
     return Identity(
         parameters=_digest(shapes),
-        architecture=_digest(computation(model.config)),
+        architecture=_digest([*computation(model.config), *([lora.alpha] if lora else [])]),
         tokenizer=ready.vocabulary.digest,
         order=_digest(order),
         optimizer=optimizer_state(config.training),
         frozen=_digest(frozen) if (frozen := frozen_names(model)) else "",
+        base=trained.base,
     )
 
 
@@ -270,14 +267,15 @@ def _held_out(config: TrainerConfig, world: World, ready: Prepared) -> list[Micr
 def _export(loop: Loop, model_config: PreTrainedConfig) -> None:
     loop.reporter.phase(Phase.EXPORTING)
     target = f"{loop.config.checkpoint.path.rstrip('/')}/export"
-    export(
-        loop.engine,
-        build_meta(model_config),
-        lambda: saved_tokenizer(loop.config).transformers,
-        target,
-        loop.world,
+    tokenizer = partial(_tokenizer, loop.config)
+    export_trained(
+        loop.engine, build_meta(model_config), loop.config.model, tokenizer, target, loop.world
     )
     loop.meter.exported(target)
+
+
+def _tokenizer(config: TrainerConfig) -> PreTrainedTokenizerBase:
+    return saved_tokenizer(config).transformers
 
 
 def _say(world: World, message: str, *values: object) -> None:

@@ -191,6 +191,19 @@ _SOURCE_RULES: Final = (
         "validation",
     ),
     Rule(
+        "model",
+        "!has(self.lora) || (has(self.path) && !self.randomInit)",
+        rules.LORA_BASE,
+        "lora",
+    ),
+    Rule(
+        "",
+        "!has(self.model) || !has(self.model.lora) || !has(self.training) || "
+        "!has(self.training.freeze) || size(self.training.freeze) == 0",
+        rules.LORA_FREEZE,
+        "training.freeze",
+    ),
+    Rule(
         "",
         "!has(self.data) || self.data.tokenizer.kind != 'huggingface' || "
         "has(self.data.tokenizer.path) || (has(self.model) && has(self.model.path))",

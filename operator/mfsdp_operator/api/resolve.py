@@ -113,6 +113,8 @@ def _section_problems(spec: JobSpec) -> Iterator[Problem]:
         for section in rules.BUILT_IN_SECTIONS:
             if getattr(spec, section) is None:
                 yield problem(f"spec.{section}", rules.SECTION_REQUIRED)
+    if spec.model and spec.model.lora and spec.training and spec.training.freeze:
+        yield problem("spec.training.freeze", rules.LORA_FREEZE)
     if spec.data is None:
         return
     tokenizer, model_path = spec.data.tokenizer, spec.model and spec.model.path

@@ -80,6 +80,13 @@ SECTION_REQUIRED: Final = (
     "required, unless template gives the container trainer a command of its own"
 )
 MODEL_SOURCE: Final = "set exactly one of model.path and model.config"
+LORA_BASE: Final = (
+    "model.lora needs weights to adapt: set model.path, without randomInit, or drop lora"
+)
+LORA_FREEZE: Final = (
+    "training.freeze and model.lora exclude each other: with lora adapters alone are trained; drop "
+    "one of them"
+)
 DATA_SOURCE: Final = "set exactly one of path and builtin in each entry of data.sources"
 DATA_BUILTIN: Final = "builtin is text: leave out format, or set it to text"
 DATA_CONTENT: Final = "content chat and tokens are records: set format to jsonl, parquet or arrow"

@@ -19,8 +19,13 @@ def require_same(saved: Identity, ours: Identity, where: str, field: str) -> Non
         )
     if saved.architecture and saved.architecture != ours.architecture:
         raise ConfigError(
-            f"{field}: {where} is of a model with the same parameters but other heads, experts or "
-            "activation: choose another path, or the model it was trained with"
+            f"{field}: {where} is of a model with the same parameters but other heads, experts, "
+            "activation or LoRA alpha: choose another path, or the model it was trained with"
+        )
+    if saved.base != ours.base:
+        raise ConfigError(
+            f"model.path: {where} holds LoRA adapters of other weights: start from the model that "
+            "they were trained on, or choose another path"
         )
     if saved.tokenizer != ours.tokenizer:
         raise ConfigError(

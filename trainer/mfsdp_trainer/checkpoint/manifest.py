@@ -36,6 +36,8 @@ class Identity(ConfigModel):
     """Whose state is beside the weights; older checkpoints know one optimizer only."""
     frozen: str = ""
     """Digest of the names of parameters that are not trained; empty if all are."""
+    base: str = ""
+    """Digest of the weights that the checkpoint leaves out; empty if it holds all."""
 
 
 class FileSum(ConfigModel):

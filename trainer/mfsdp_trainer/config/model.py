@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import model_validator
 
 from .base import ConfigModel, PathText
+from .lora import LoraConfig
 from .plain import not_finite
 
 
@@ -21,6 +22,8 @@ class ModelConfig(ConfigModel):
     tokenizer's."""
     random_init: bool = False
     """With path: take the architecture only and start from random weights."""
+    lora: LoraConfig | None = None
+    """Train LoRA adapters on top of the weights in path; unset: train the weights themselves."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "ModelConfig":
@@ -29,6 +32,11 @@ class ModelConfig(ConfigModel):
         if self.config is not None and not isinstance(self.config.get("model_type"), str):
             raise ValueError(
                 "model.config.model_type must name a transformers model type, e.g. llama"
+            )
+        if self.lora is not None and (self.path is None or self.random_init):
+            raise ValueError(
+                "model.lora needs weights to adapt: set model.path, without randomInit, or drop "
+                "lora"
             )
         if (path := not_finite(self.config)) is not None:
             name = ".".join(map(str, path))

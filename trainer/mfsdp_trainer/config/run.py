@@ -42,6 +42,11 @@ class TrainerConfig(ShardingFields):
             raise ValueError(
                 "procsPerNode must not exceed gpusPerNode: each process needs a GPU of its own"
             )
+        if self.model.lora is not None and self.training.freeze:
+            raise ValueError(
+                "training.freeze and model.lora exclude each other: with lora adapters alone are "
+                "trained; drop one of them"
+            )
         sharding = self.resolve()
         require_possible(
             self.performance,

@@ -35,6 +35,8 @@ class Setup:
     """Gives the model its device and its numbers; parameters may be DTensors by then."""
     optimizer: OptimizerFactory
     """Makes the optimizer from the parameters as the engine lays them out."""
+    saves_frozen: bool = True
+    """Whether checkpoints hold frozen parameters too: not where they are read from elsewhere."""
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -88,5 +90,8 @@ class Engine(Protocol):
     def restored(self) -> None:
         """Called after a checkpoint was loaded into `state`."""
 
-    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole parameters and saved buffers one by one, in fp32 on the CPU. Collective."""
+    def full_parameters(self, *, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters and saved buffers one by one, in fp32 on the CPU. Collective.
+
+        Or the trained parameters alone: what is frozen is then not gathered either.
+        """

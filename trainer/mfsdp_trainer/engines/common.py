@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
 
 from mfsdp_trainer.data.batches import MicroBatch
 from mfsdp_trainer.optim import materialise
+
+from .base import Setup
 
 
 class Forward(ABC):
@@ -37,9 +38,11 @@ class Forward(ABC):
 class TorchEngine(Forward):
     """The half of `Engine` that is the same wherever `torch.optim` updates the model's tensors."""
 
-    def __init__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
-        self._model = model
-        self._optimizer = optimizer
+    def __init__(self, setup: Setup) -> None:
+        """The model of the setup must be laid out and filled."""
+        self._model = setup.model
+        self._optimizer = setup.optimizer(setup.model.named_parameters())
+        self._saves_frozen = setup.saves_frozen
 
     def clip(self, max_norm: float) -> float:
         """See `Engine.clip`."""
@@ -54,14 +57,14 @@ class TorchEngine(Forward):
 
     def state(self) -> dict[str, Any]:
         """See `Engine.state`."""
-        return training_state(self._model, self._optimizer)
+        return training_state(self._model, self._optimizer, frozen=self._saves_frozen)
 
     def restored(self) -> None:
         """See `Engine.restored`: nothing to do, the tensors are the ones that train."""
 
-    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+    def full_parameters(self, *, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
         """See `Engine.full_parameters`."""
-        return full_tensors(self._model)
+        return full_tensors(self._model, trained_only=trained_only)
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
@@ -79,12 +82,17 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float
     return float(norm)
 
 
-def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Live tensors of parameters, saved buffers and optimizer, by the model's names."""
-    parameters = dict(model.named_parameters())
+def training_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, frozen: bool
+) -> dict[str, Any]:
+    """Live tensors of parameters, saved buffers and optimizer, by the model's names.
+
+    Without `frozen` only of what is trained.
+    """
+    parameters = {n: p for n, p in model.named_parameters() if frozen or p.requires_grad}
     materialise(optimizer)
     return {
-        "model": parameters | dict(saved_buffers(model)),
+        "model": parameters | (dict(saved_buffers(model)) if frozen else {}),
         "optimizer": {
             name: optimizer.state[parameter]
             for name, parameter in parameters.items()
@@ -100,12 +108,14 @@ def saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @torch.no_grad()
-def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def full_tensors(model: nn.Module, *, trained_only: bool) -> Iterator[tuple[str, Tensor]]:
     """Whole parameters in fp32 and saved buffers, one at a time, on the CPU. Collective under
     FSDP2."""
     for name, tensor in model.named_parameters():
+        if trained_only and not tensor.requires_grad:
+            continue
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
         # Frozen ones may be held in bf16.
         yield name, whole.detach().cpu().float()
-    for name, buffer in saved_buffers(model):
+    for name, buffer in () if trained_only else saved_buffers(model):
         yield name, buffer.detach().cpu()

@@ -17,7 +17,7 @@ class DdpEngine(TorchEngine):
 
     def __init__(self, setup: Setup) -> None:
         setup.fill(setup.model)
-        super().__init__(setup.model, setup.optimizer(setup.model.named_parameters()))
+        super().__init__(setup)
         # All ranks filled in the same numbers: no need to send rank 0's around once more.
         self._ddp = DistributedDataParallel(
             setup.model, gradient_as_bucket_view=True, init_sync=False, forward_sync_buffers=False

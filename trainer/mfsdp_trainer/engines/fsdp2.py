@@ -87,7 +87,7 @@ class Fsdp2Engine(TorchEngine):
         self._strategy = setup.sharding.strategy
         _shard(setup)
         setup.fill(setup.model)
-        super().__init__(setup.model, setup.optimizer(setup.model.named_parameters()))
+        super().__init__(setup)
 
     @property
     def _root(self) -> FSDPModule:

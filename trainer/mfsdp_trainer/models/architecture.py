@@ -191,6 +191,6 @@ def is_tied(model: PreTrainedModel) -> bool:
     return head is not None and head.weight is model.get_input_embeddings().weight
 
 
-def parameter_count(model: nn.Module) -> int:
-    """Trained numbers of the whole model; tied ones count once."""
-    return sum(parameter.numel() for parameter in model.parameters())
+def parameter_count(model: nn.Module, *, trained_only: bool = False) -> int:
+    """Numbers of the whole model; tied ones count once."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trained_only)

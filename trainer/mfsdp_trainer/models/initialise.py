@@ -10,7 +10,7 @@ after `to_empty` they would be garbage without a NaN to show it.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +83,16 @@ class _Recorder(TorchDispatchMode):
 class Recipes:
     """How to make each parameter and buffer of a meta model. Take them before sharding it."""
 
-    def __init__(self, model: PreTrainedModel, seed: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        seed: int,
+        initialise: Callable[[PreTrainedModel], None] = PreTrainedModel.initialize_weights,
+    ) -> None:
         self._seed = seed
         recorder = _Recorder()
         with recorder:
-            model.initialize_weights()
+            initialise(model)
         self._shapes: dict[str, tuple[torch.Size, torch.dtype]] = {}
         self._writes: dict[str, list[_Write]] = {}
         for name, tensor in _tensors(model):

@@ -35,6 +35,7 @@ class MegatronFsdpEngine(Forward):
         twin = filled_twin(model, setup.world, setup.fill)
         place(model, twin, setup.world.device, setup.compute_dtype, memory=replicated)
         self._buffers = dict(saved_buffers(model))
+        self._saves_frozen = setup.saves_frozen
         self._names = [name for name, _ in model.named_parameters()]
         self._model = model
         self._wrapped = wrap(model, setup.world, layout, wrapped_units, setup.performance)
@@ -98,16 +99,20 @@ class MegatronFsdpEngine(Forward):
     def state(self) -> dict[str, Any]:
         """See `Engine.state`."""
         materialise(self._optimizer)
-        shards = [self._shards[name] for name in self._names]
+        shards = self._kept(trained_only=not self._saves_frozen)
         weights = {shard.name: shard.placed(shard.parameter) for shard in shards}
         return {
-            "model": weights | self._buffers,
+            "model": weights | (self._buffers if self._saves_frozen else {}),
             "optimizer": {
                 shard.name: self._optimizer_state(shard)
                 for shard in shards
                 if self._optimizer.state.get(shard.parameter)
             },
         }
+
+    def _kept(self, *, trained_only: bool) -> list[Shard]:
+        shards = [self._shards[name] for name in self._names]
+        return [s for s in shards if s.parameter.requires_grad or not trained_only]
 
     def _optimizer_state(self, shard: Shard) -> dict[str, Any]:
         return {
@@ -120,9 +125,9 @@ class MegatronFsdpEngine(Forward):
         self._wrapped.install_optimized_model_weights()
         self._wrapped.synchronize_param_gather()
 
-    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+    def full_parameters(self, *, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
         """See `Engine.full_parameters`."""
-        for name in self._names:
-            yield name, self._shards[name].gather(self._group).cpu()
-        for name, buffer in self._buffers.items():
+        for shard in self._kept(trained_only=trained_only):
+            yield shard.name, shard.gather(self._group).cpu()
+        for name, buffer in () if trained_only else self._buffers.items():
             yield name, buffer.detach().cpu()
