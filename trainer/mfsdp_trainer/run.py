@@ -4,11 +4,10 @@ import hashlib
 import json
 import logging
 from functools import partial
-from pathlib import Path
 
 import torch
 from pydantic import ValidationError
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from .beside import beside_checkpoints
