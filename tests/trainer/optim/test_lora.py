@@ -21,7 +21,7 @@ from mfsdp_trainer.run import train
 from mfsdp_trainer.world import World
 
 STOP = 3
-LORA = {"rank": 4, "alpha": 12}
+LORA = {"rank": 8, "alpha": 12}
 TOKENS = torch.arange(48).reshape(2, 24) * 5 % 256
 ENGINES = [
     ("ddp", 2, 3),
@@ -70,7 +70,7 @@ def reference(start: Path, text_file: Path, begun: Adapters) -> Reference:
     """The run by peft in plain torch."""
 
     def prepare(model: PreTrainedModel) -> None:
-        targets = LoraConfig(r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM")
+        targets = LoraConfig(r=8, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM")
         inject_adapter_in_model(targets, model)
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         assert trained.keys() == begun.keys()
@@ -245,6 +245,16 @@ def test_layers_that_cannot_have_adapters_are_refused(
     for result in gang.results(2, run_on_cpu, config):
         assert isinstance(result.error, ConfigError), result.error
         assert str(result.error).startswith(f"model.lora.targetModules: {message}")
+
+
+def test_adapters_that_megatron_fsdp_cannot_divide_are_refused(
+    gang: Gang, start: Path, text_file: Path, tmp_path: Path
+) -> None:
+    """Rows of 32 and 44 numbers, of which 4 are fewer than the buffer's common width of 352."""
+    config = lora("megatron/optim", text_file, tmp_path, start, lora={"rank": 4})
+    for result in gang.results(2, run_on_cpu, config):
+        assert isinstance(result.error, ConfigError), result.error
+        assert "model.lora.rank: Megatron FSDP cannot divide adapters" in str(result.error)
 
 
 def logits_after(world: World, config: TrainerConfig) -> torch.Tensor:

@@ -19,6 +19,7 @@ from mfsdp_trainer.engines.common import Forward, saved_buffers
 from mfsdp_trainer.optim import materialise
 
 from .buffers import register
+from .rows import require_whole_rows
 from .shards import Shard, shards_of, total_norm
 from .start import filled_twin, place, whole
 from .wrap import Layout, units, wrap
@@ -32,6 +33,8 @@ class MegatronFsdpEngine(Forward):
         layout = Layout.of(setup.sharding, setup.world)
         wrapped_units = units(model, layout.strategy)
         replicated = layout.strategy is ShardingStrategy.NO_SHARD
+        if not replicated:
+            require_whole_rows(model)
         twin = filled_twin(model, setup.world, setup.fill)
         place(model, twin, setup.world.device, setup.compute_dtype, memory=replicated)
         self._buffers = dict(saved_buffers(model))
