@@ -17,8 +17,8 @@ demo: venv ## A job applied with kubectl trains to the end on a real cluster, wi
 test: venv ## All tests; sets up all that they need. CI runs exactly this
 	@hack/test.sh
 
-local: venv ## Train a job file on this machine, without a cluster: make local JOB=examples/quickstart.yaml
-	@$(PY) -m mfsdp_operator.cli.main local $(or $(JOB),$(error set JOB, e.g. make local JOB=examples/quickstart.yaml))
+local: venv ## Train a job file on this machine, without a cluster: make local JOB=examples/quickstart.yaml [ARGS=--help]
+	@$(PY) -m mfsdp_operator.cli.main local $(or $(JOB),$(error set JOB, e.g. make local JOB=examples/quickstart.yaml)) $(ARGS)
 
 lint: venv ## ruff, mypy, import contract, generated files, chart, scripts
 	@hack/lint.sh

@@ -44,6 +44,7 @@ from .speed import Scale
 from .timeline import Part
 from .trackers import Journal
 from .trackers.build import open_journal
+from .words import counted
 from .world import World
 
 _log = logging.getLogger(__name__)
@@ -178,14 +179,14 @@ def _engine(config: TrainerConfig, world: World, trained: Trained) -> Engine:
     model, sharding = trained.model, config.resolve()
     _say(
         world,
-        "%s, %.2f M parameters of %.2f M, %s %s over %d ranks, %d micro-batches a step",
+        "%s, %.2f M parameters of %.2f M, %s %s over %s, %s a step",
         model.config.model_type,
         parameter_count(model, trained_only=True) / 1e6,
         parameter_count(model) / 1e6,
         sharding.engine,
         sharding.strategy,
-        world.size,
-        sharding.micro_batches,
+        counted(world.size, "rank"),
+        counted(sharding.micro_batches, "micro-batch", "micro-batches"),
     )
     return build_engine(
         Setup(

@@ -14,12 +14,12 @@ from mfsdp_operator.api.problems import InvalidSpecError
 from mfsdp_operator.api.resolve import resolve
 from mfsdp_operator.api.spec import JobSpec
 from mfsdp_operator.api.template import trainer_container
-from mfsdp_trainer.config import DataConfig, TrainerConfig
+from mfsdp_trainer.config import TrainerConfig
 
 from .errors import UserError
 from .jobfile import read_job
 from .local_run import Run, free_port
-from .paths import Mapped, existing, model_here, moved
+from .paths import Mapped, Places, on_this_machine
 from .validate import summary
 
 _NOT_HERE: Final = ("initContainers", "volumes", "nodeSelector", "affinity", "tolerations")
@@ -70,15 +70,8 @@ def here(spec: JobSpec, directory: Path, options: Options) -> TrainerConfig:
         raise UserError("\n".join(error.problems)) from None
     assert resolved is not None, "only a job with a program of its own has none"
     _check_gpus(resolved)
-    mapped = options.mapped
-    return resolved.model_copy(
-        update={
-            "model": model_here(resolved.model, mapped),
-            "data": _data_here(resolved.data, mapped),
-            "checkpoint": moved(resolved.checkpoint, path=str(directory / "checkpoints")),
-            "logging": resolved.logging.model_copy(update={"port": free_port()}),
-        }
-    )
+    places = Places(options.mapped, resolved.checkpoint.path, str(directory / "checkpoints"))
+    return on_this_machine(resolved, places, free_port())
 
 
 def _one_node(spec: JobSpec, nproc: int | None) -> JobSpec:
@@ -98,20 +91,6 @@ def _check_gpus(config: TrainerConfig) -> None:
             + (f"try --nproc {present}, or " if present else "")
             + "set gpusPerNode to 0 to train on the CPU"
         )
-
-
-def _data_here(data: DataConfig, mapped: Mapped) -> DataConfig:
-    sources = tuple(
-        source
-        if source.path is None
-        else moved(source, path=existing(f"spec.data.sources[{i}].path", source.path, mapped))
-        for i, source in enumerate(data.sources)
-    )
-    tokenizer = data.tokenizer
-    if tokenizer.path is not None:
-        path = existing("spec.data.tokenizer.path", tokenizer.path, mapped)
-        tokenizer = moved(tokenizer, path=path)
-    return moved(data, sources=sources, tokenizer=tokenizer)
 
 
 def _notes(spec: JobSpec, file: str) -> Iterator[str]:

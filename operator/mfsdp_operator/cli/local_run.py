@@ -71,7 +71,7 @@ class Run:
         file.write_text(dump_config(self._config), encoding="utf-8")
         if verbose:
             return self._wait(self._start(file, None), quiet=True)
-        with self.log.open("wb") as log:
+        with self.log.open("ab") as log:  # a run that goes on keeps what it said before
             code = self._wait(self._start(file, log.fileno()), quiet=False)
         if code:
             print(self._last_line(), file=sys.stderr)

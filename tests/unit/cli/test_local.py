@@ -1,5 +1,6 @@
 """What `mfsdp local` makes of a job on this machine, and what it refuses; tests/trainer runs it."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -53,6 +54,33 @@ def test_paths_of_the_pod_can_be_mapped(tmp_path: Path) -> None:
     config = here(spec, tmp_path, Options(mapped=(models, ("/text", tmp_path))))
     assert config.model.path == str(tmp_path / "m" / "llama")
     assert config.data.sources[0].path == f"{tmp_path}/*.txt"
+
+
+def test_every_path_of_the_pod_is_one_here(tmp_path: Path) -> None:
+    (tmp_path / "in" / "step-00000005").mkdir(parents=True)
+    spec = parse_spec(
+        SPEC
+        | {
+            "data": {
+                "sources": [{"path": "/in/a"}],
+                "validation": [{"path": "/in/b"}],
+                "tokenizer": {"chatTemplate": "/in/chat.jinja"},
+                "cachePath": "/checkpoints/cache",
+            },
+            "checkpoint": {"warmStart": "/in/step-00000005"},
+            "logging": {"jsonLines": "/checkpoints/run.jsonl", "tensorboard": "/logs/tb"},
+        }
+    )
+    for name in ("a", "b", "chat.jinja"):
+        (tmp_path / "in" / name).touch()
+    mapped = (("/in", tmp_path / "in"), ("/logs", tmp_path / "logs"))
+    text = here(spec, tmp_path / "run", Options(mapped=mapped)).model_dump_json()
+    assert re.findall(r'"/(?:in|logs|checkpoints)\b[^"]*"', text) == []
+    with pytest.raises(UserError, match=r"spec.logging.tensorboard: .*--map /logs=DIRECTORY"):
+        here(spec, tmp_path / "run", Options(mapped=mapped[:1]))
+    (tmp_path / "in" / "b").unlink()
+    with pytest.raises(UserError, match=r"spec.data.validation\[0\].path: .* does not exist"):
+        here(spec, tmp_path / "run", Options(mapped=mapped))
 
 
 def test_missing_gpus_are_refused(tmp_path: Path) -> None:

@@ -117,10 +117,10 @@ def run(
             return 0
         sharding = config.resolve()
         _log.info(
-            "node %d of %d, %d processes each, %s %s, progress on port %d",
+            "node %d of %d, %s each, %s %s, progress on port %d",
             gang.node_rank,
             gang.nodes,
-            gang.procs,
+            counted(gang.procs, "process", "processes"),
             sharding.engine,
             sharding.strategy,
             config.logging.port,
