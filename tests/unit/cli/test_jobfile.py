@@ -2,6 +2,7 @@
 
 import io
 import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ def test_examples_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
         (("nodes: 2", "template: {spec: {x: .inf}}"), 7, "template.spec.x: must be a finite"),
         (("nodes: 2", "nodes: !!set {a}"), 7, "!!set is no kind of value"),
         (("python-stdlib", '"\\0"'), 9, "spec.data.sources[0].builtin"),
+        (
+            ("    steps: 10", "    freeze: ['a{99999999999}']\n    steps: 10"),
+            11,
+            "training.freeze: 'a{99999999999}' is not a regular expression: the repetition number",
+        ),
     ],
 )
 def test_problem_has_file_line_field_and_fix(
@@ -79,6 +85,16 @@ def test_problem_has_file_line_field_and_fix(
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith(f"{file}:{line}: ")
     assert says in first
+
+
+def test_a_pattern_that_python_warns_of_is_taken_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, JOB + "    freeze: ['[[a]']\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["validate", file]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_all_problems_are_told_in_the_order_of_lines(

@@ -76,6 +76,15 @@ def test_invalid_spec_fails_once_with_the_field(new: Story) -> None:
     assert new.sees().actions == ()
 
 
+@pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 500, "[a"])
+def test_a_pattern_that_python_cannot_compile_is_an_invalid_spec(new: Story, pattern: str) -> None:
+    new.spec = built_in(training={"steps": 10, "globalBatchSize": 2, "freeze": [pattern]})
+    [(reason, message)] = told(new.sees())
+    assert (reason, new.status.phase) == ("InvalidSpec", JobPhase.FAILED)
+    assert message.startswith("spec.training.freeze[0]: ")
+    assert "is not a regular expression" in message
+
+
 def test_a_deleted_pod_restarts_the_gang_without_wait(training: Story) -> None:
     decision = training.sees(running(0), running(1, deleting=True))
     assert deleted(decision) == ["llama-1-0"]

@@ -1,6 +1,7 @@
 """The words and parts of `TrainingConfig` that say how weights are updated."""
 
 import re
+import warnings
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -38,8 +39,11 @@ DECAY_FRACTION: Final = 0.1
 
 def _compiles(pattern: str) -> str:
     try:
-        re.compile(pattern)
-    except re.error as error:
+        with warnings.catch_warnings():
+            # What Python's syntax may come to mean one day (a set in a set) is no matter here.
+            warnings.simplefilter("ignore", FutureWarning)
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
         raise ValueError(
             f"training.freeze: {pattern!r} is not a regular expression: {error}"
         ) from None
