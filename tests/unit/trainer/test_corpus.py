@@ -9,6 +9,7 @@ import pytest
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.data import prepare as preparation
 from mfsdp_trainer.data.corpus import Corpus
+from mfsdp_trainer.data.tokenizer import byte_tokenizer, files_digest, train_bpe
 from mfsdp_trainer.errors import DataError
 
 
@@ -109,3 +110,25 @@ def test_new_fields_do_not_give_an_old_tokenizer_another_name(tmp_path: Path) ->
     bpe = {"kind": "bpe", "vocabSize": 300}
     old = config(Path("/data/*.txt"), tmp_path, tokenizer=bpe, validationFraction=0.01)
     assert preparation._tokenizer_directory(old).name == "tokenizer-69812444d3a853e9"
+
+
+@pytest.mark.parametrize("changed", ["tokenizer", "template"])
+def test_another_tokenizer_at_the_same_path_is_used(
+    texts: Path, tmp_path: Path, changed: str
+) -> None:
+    """Also on a resume, where the checkpoint's identity then refuses it."""
+    place = tmp_path / "tokenizer"
+    byte_tokenizer().transformers.save_pretrained(place)
+    run = config(texts, tmp_path, tokenizer={"kind": "huggingface", "path": str(place)})
+    first = prepare(run)
+    assert prepare(run) == first
+    if changed == "tokenizer":
+        train_bpe(["other words"], 300).transformers.save_pretrained(place)
+    else:
+        (place / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    files_digest.cache_clear()  # as in another process
+    second = prepare(run)
+    saved = preparation.saved_tokenizer(run)
+    assert saved.vocabulary == second.vocabulary
+    assert (second.vocabulary != first.vocabulary) == (changed == "tokenizer")
+    assert saved.transformers.chat_template == ("{{ messages }}" if changed == "template" else None)

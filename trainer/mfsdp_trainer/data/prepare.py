@@ -26,7 +26,13 @@ from .groups import groups
 from .order import Blend, Order, Shuffled
 from .place import data_directory
 from .stream import Stream
-from .tokenizer import Tokenizer, byte_tokenizer, configured_tokenizer, load_tokenizer
+from .tokenizer import (
+    Tokenizer,
+    byte_tokenizer,
+    configured_tokenizer,
+    files_digest,
+    load_tokenizer,
+)
 from .vocabulary import Vocabulary
 
 _TEMPLATE: Final = "chat_template.jinja"
@@ -158,6 +164,10 @@ def _tokenizer_directory(config: TrainerConfig) -> Path:
         depends.append(config.data.validation_fraction)
         if config.data.validation:
             depends.append("validation of its own")
+    path = chosen.path or config.model.path
+    if chosen.kind is TokenizerKind.HUGGING_FACE and path is not None:
+        # By the files' contents: another tokenizer at the same path is another one.
+        depends.append(files_digest(path))
     if chosen.chat_template is not None:
         depends.append(read_template(chosen.chat_template))
     return data_directory(config) / f"tokenizer-{key(depends)}"

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,14 @@ _BPE_TRAINING_CHARACTERS: Final = 200_000_000
 """BPE merges are settled long before: more text would cost minutes and memory for nothing."""
 
 _FILES: Final = ("tokenizer*.json", "vocab*", "*.model", "*.tiktoken", "spiece*")
+_BESIDE: Final = (
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges*",
+    "chat_template*",
+    "additional_chat_templates/*",
+)
+"""What else a tokenizer's directory says of it."""
 
 _log = logging.getLogger(__name__)
 
@@ -160,6 +168,22 @@ def load_tokenizer(directory: Path, field: str, *, special_as_text: bool = False
             "in its tokenizer_config.json"
         )
     return Tokenizer(tokenizer, special_as_text=special_as_text)
+
+
+@cache
+def files_digest(path: str) -> str:
+    """SHA-256 of the files of a tokenizer's directory, as they were when first read: whether it is
+    still the same one. Raises DataError."""
+    directory, digest = Path(path), hashlib.sha256()
+    found = {file for form in (*_FILES, *_BESIDE) for file in directory.glob(form)}
+    try:
+        for file in sorted(found):
+            if file.is_file():
+                contents = hashlib.sha256(file.read_bytes()).hexdigest()
+                digest.update(f"{file.relative_to(directory)} {contents}\n".encode())
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 def configured_tokenizer(data: DataConfig, model: ModelConfig, texts: Iterable[str]) -> Tokenizer:
