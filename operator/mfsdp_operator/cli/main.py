@@ -5,7 +5,7 @@ Wrong usage and wrong files are told in one line each, never as a traceback.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .errors import UserError
@@ -28,8 +28,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help ends with what takes too long to import for every command."""
+
+    more: Callable[[], str] | None = None
+
+    def format_help(self) -> str:
+        """See argparse."""
+        if self.more is not None:
+            self.epilog = self.more()
+        return super().format_help()
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="mfsdp",
         description="Sharded training jobs (MegatronFSDPJob): check, try out, watch.",
         allow_abbrev=False,
@@ -43,10 +55,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-type _Commands = "argparse._SubParsersAction[argparse.ArgumentParser]"
+type _Commands = "argparse._SubParsersAction[_Parser]"
 
 
-def _add(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:
+def _add(commands: _Commands, name: str, text: str) -> _Parser:
     return commands.add_parser(name, help=text, description=f"{text}.", allow_abbrev=False)
 
 
@@ -78,7 +90,14 @@ def _add_plan(commands: _Commands) -> None:
     size.add_argument("--memory", metavar="SIZE", help="its memory instead, for instance 80Gi")
     _add_map(parser)
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.more = _gpus
     parser.set_defaults(run=_plan)
+
+
+def _gpus() -> str:
+    from mfsdp_trainer.plan import gpus
+
+    return f"names of GPUs: {', '.join(gpus.NAMES)}"
 
 
 def _add_map(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from .errors import UserError
 from .jobfile import read_job
 from .paths import Mapped, existing, model_here, moved
 from .plan_view import show
-from .snapshot import last_line
+from .snapshot import last_line, printable
 
 _INSPECT: Final = (sys.executable, "-m", "mfsdp_trainer.inspection")
 
@@ -86,6 +86,8 @@ def here(config: TrainerConfig, mapped: Mapped) -> TrainerConfig:
 
 def _look(config: TrainerConfig) -> ModelFacts:
     """The facts of the configuration's model. Raises UserError in the trainer's words."""
+    model = config.model.path or (config.model.config or {}).get("model_type", "the model")
+    print(f"computing one micro-batch of {printable(str(model))} without memory …", file=sys.stderr)
     looked = subprocess.run(
         _INSPECT,
         input=config.model_dump_json(by_alias=True),

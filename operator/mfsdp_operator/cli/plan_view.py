@@ -82,19 +82,21 @@ def _foot(report: Report) -> Iterator[str]:
     yield from _legend()
     if report.untraced is not None:
         yield f"activations are unknown, and not counted: {printable(report.untraced)}"
-    if (work := report.recomputed.memory.work) is not None:
+    # Equal where the job recomputes them already.
+    if (work := report.recomputed.memory.work) and report.recomputed != report.chosen:
         yield (
-            f"with layers recomputed in the backward pass: activ {_gib(work.activations)}, "
+            f"with training.recompute: full: activ {_gib(work.activations)}, "
             f"peak {_gib(report.recomputed.memory.peak)} ({_name(report.recomputed.choice)})"
         )
     yield _verdict(report)
-    yield from (_change(change) for change in report.changes)
+    yield from (_change(change, report.chosen.choice) for change in report.changes)
 
 
 def _legend() -> Iterator[str]:
-    yield "weights, grads, optim: model states. activ: kept for the backward pass. work: logits,"
-    yield "loss, gradients of activations. buffers: weights made whole and gradients on their way."
-    yield "peak: the most at one time, which is less than the sum. sent: by a rank in a step."
+    yield "weights, grads, optim: model states. activ: kept for the backward pass. work: head and"
+    yield "loss by chunks, gradients of activations. buffers: weights made whole and gradients on"
+    yield "their way. peak: the most at one time, which is less than the sum. sent: GiB by a rank"
+    yield "in a step."
 
 
 def _verdict(report: Report) -> str:
@@ -109,9 +111,11 @@ def _verdict(report: Report) -> str:
     return f"{verdict}; the least sharded that does: {_fields(least.choice)}"
 
 
-def _change(change: Change) -> str:
-    fields = ", ".join(f"{name}: {value}" for name, value in change.fields.items())
-    return f"  {fields}, {_fields(change.row.choice)} ({_gib(change.row.memory.peak)} GiB)"
+def _change(change: Change, own: Choice) -> str:
+    fields = [f"{name}: {value}" for name, value in change.fields.items()]
+    if _fields(change.row.choice) != _fields(own):
+        fields.append(_fields(change.row.choice))
+    return f"  {', '.join(fields)} ({_gib(change.row.memory.peak)} GiB)"
 
 
 def _fields(choice: Choice) -> str:

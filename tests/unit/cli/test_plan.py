@@ -11,6 +11,7 @@ import yaml
 
 from mfsdp_operator.cli.main import main
 from mfsdp_trainer.config.training import Recompute
+from mfsdp_trainer.plan import gpus
 from mfsdp_trainer.plan.facts import (
     Compute,
     ModelFacts,
@@ -95,10 +96,47 @@ def test_where_nothing_fits_a_change_is_offered(
     assert main(["plan", job_file(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "nor does it under any other engine and strategy; what would help:" in shown
-    assert "  nodes: 4, useTorchFSDP2: true, dataParallelShardingStrategy: optim_grads" in shown
+    assert "  nodes: 4 (61.9 GiB)" in shown
+    assert main(["plan", job_file(tmp_path, dataParallelShardingStrategy="optim")]) == 0
+    strategy = "dataParallelShardingStrategy: optim_grads_params"
+    assert f"  nodes: 4, useTorchFSDP2: true, {strategy} (" in capsys.readouterr().out
     answer(monkeypatch, 0, facts(10**13))
     assert main(["plan", job_file(tmp_path)]) == 0
     assert "shorten data.sequenceLength, use a larger GPU or a smaller" in capsys.readouterr().out
+
+
+def test_recomputing_is_told_by_its_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = ModelFacts.model_validate_json(facts(10**10))
+    work = {Recompute.FULL: 10 << 30}
+    cases = [
+        case.model_copy(
+            update={
+                "work": WorkFacts(
+                    activations=(size := work.get(case.recompute, 100 << 30)),
+                    weight_copies=0,
+                    peak=size,
+                )
+            }
+        )
+        for case in found.work
+    ]
+    answer(monkeypatch, 0, facts(10**10, work=tuple(cases)))
+    assert main(["plan", job_file(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "\nwith training.recompute: full: activ 10.0, peak " in shown
+    assert "what would help:\n  training.recompute: full (" in shown
+    full = {**SPEC["training"], "recompute": "full"}
+    assert main(["plan", job_file(tmp_path, training=full)]) == 0
+    assert "training.recompute" not in capsys.readouterr().out
+
+
+def test_the_help_lists_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in gpus.NAMES)
 
 
 def test_json_is_for_machines_and_paths_of_the_pod_can_be_mapped(
@@ -143,7 +181,11 @@ def test_what_the_trainer_refuses_is_told_in_its_words(
 ) -> None:
     answer(monkeypatch, 1, "", "warning\nmodel.config.hiden_size is not a setting\n")
     assert main(["plan", job_file(tmp_path)]) == 1
-    assert capsys.readouterr().err == "mfsdp: model.config.hiden_size is not a setting\n"
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "computing one micro-batch of llama without memory …",
+        "mfsdp: model.config.hiden_size is not a setting",
+    ]
     answer(monkeypatch, 0, "{}")
     assert main(["plan", job_file(tmp_path)]) == 1
     assert "the trainer installed here is of another version" in capsys.readouterr().err

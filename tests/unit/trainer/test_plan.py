@@ -30,9 +30,18 @@ def unit(kind: UnitKind, count: int, rows: int, *, trained: bool = True) -> Unit
 
 
 def facts(
-    *, activations: int = 0, peak: int = 0, trained: bool = True, micro_batch: int = 1
+    *,
+    activations: int = 0,
+    peak: int = 0,
+    trained: bool = True,
+    micro_batch: int = 1,
+    recomputing: float = 1,
 ) -> ModelFacts:
-    """Four hundred layers of a million numbers between two ends of four million."""
+    """Four hundred layers of a million numbers between two ends of four million.
+
+    `recomputing` is what part of the work is left with recompute full.
+    """
+    parts = {Recompute.NONE: 1.0, Recompute.SELECTIVE: 1.0, Recompute.FULL: recomputing}
     return ModelFacts(
         model_type="llama",
         tied=False,
@@ -47,11 +56,15 @@ def facts(
                 micro_batch=size,
                 compute=compute,
                 recompute=recompute,
-                work=WorkFacts(activations=activations * size, weight_copies=0, peak=peak * size),
+                work=WorkFacts(
+                    activations=round(activations * size * part),
+                    weight_copies=0,
+                    peak=round(peak * size * part),
+                ),
             )
             for size in {micro_batch, 1}
             for compute in Compute
-            for recompute in Recompute
+            for recompute, part in parts.items()
         ),
     )
 
@@ -240,6 +253,37 @@ def test_where_nothing_fits_a_change_is_offered_that_does() -> None:
     (change,) = found.changes
     assert change.fields == {"training.microBatchSize": 1}
     assert change.row.fits
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "recomputing", "offered"),
+    [
+        # What one change does alone is offered alone; both together only where neither does.
+        (1, 0.5, [{"training.recompute": "full"}]),
+        (4, 0.125, [{"training.microBatchSize": 1}, {"training.recompute": "full"}]),
+        (4, 0.5, [{"training.microBatchSize": 1}]),
+        (16, 0.125, [{"training.microBatchSize": 1, "training.recompute": "full"}]),
+    ],
+)
+def test_recompute_is_offered_before_more_nodes(
+    micro_batch: int, recomputing: float, offered: list[dict[str, object]]
+) -> None:
+    work = {1: 4, 4: 2, 16: 4}[micro_batch] * TOTAL
+    heavy = facts(micro_batch=micro_batch, activations=work, peak=work, recomputing=recomputing)
+    training = {"steps": 10, "globalBatchSize": 384, "microBatchSize": micro_batch}
+    found = planned(5.5 * TOTAL, heavy, training=training)
+    assert found.least is None
+    assert [change.fields for change in found.changes] == offered
+    assert all(change.row.fits for change in found.changes)
+    assert {change.row.choice for change in found.changes} == {found.chosen.choice}
+
+
+def test_a_job_that_recomputes_is_not_told_to() -> None:
+    heavy = facts(micro_batch=4, activations=TOTAL, peak=TOTAL)
+    training = {"steps": 10, "globalBatchSize": 96, "microBatchSize": 4, "recompute": "full"}
+    found = planned(5 * TOTAL, heavy, training=training)
+    assert [change.fields for change in found.changes] == [{"training.microBatchSize": 1}]
+    assert found.recomputed == found.chosen
 
 
 def test_more_nodes_are_offered_where_that_is_what_it_takes() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from mfsdp_trainer.config import ConfigModel, Engine, ShardingStrategy
+from mfsdp_trainer.config import ConfigModel, Engine, ShardingStrategy, TrainerConfig
 
 
 class Choice(ConfigModel):
@@ -14,6 +14,17 @@ class Choice(ConfigModel):
     """Ranks of the gang."""
     replicas: int = 1
     """dataParallelReplicas."""
+
+    @classmethod
+    def of(cls, config: TrainerConfig, nodes: int) -> "Choice":
+        """What a configuration names, on so many nodes."""
+        sharding = config.resolve()
+        return cls(
+            engine=sharding.engine,
+            strategy=sharding.strategy,
+            world=nodes * config.procs_per_node,
+            replicas=config.data_parallel_replicas,
+        )
 
     @property
     def shards(self) -> int:

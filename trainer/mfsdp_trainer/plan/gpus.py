@@ -30,6 +30,7 @@ _UNITS: Final = {
     **{"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40},
     **{"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12},
 }
+NAMES: Final = tuple(_REPORTED)
 DEFAULT: Final = "h100-80gb"
 
 
@@ -50,7 +51,7 @@ class Gpu(ConfigModel):
 def named(name: str) -> Gpu:
     """A GPU of the table. Raises ValueError that lists it."""
     if name.lower() not in _REPORTED:
-        raise ValueError(f"{name!r} is none of {', '.join(_REPORTED)}: give its size with --memory")
+        raise ValueError(f"{name!r} is none of {', '.join(NAMES)}: give its size with --memory")
     return Gpu(name=name.lower(), memory=_REPORTED[name.lower()] * _MIB)
 
 

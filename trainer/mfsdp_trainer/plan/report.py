@@ -38,12 +38,7 @@ class Report(ConfigModel):
 def report(config: TrainerConfig, facts: ModelFacts, gpu: Gpu) -> Report:
     """Add everything up."""
     sharding, job = config.resolve(), job_of(config)
-    own = Choice(
-        engine=sharding.engine,
-        strategy=sharding.strategy,
-        world=sharding.world_size,
-        replicas=config.data_parallel_replicas,
-    )
+    own = Choice.of(config, config.nodes)
     ways = [*choices(sharding.world_size, (config.data_parallel_replicas, config.nodes))]
     if own not in ways:
         ways.append(own)
