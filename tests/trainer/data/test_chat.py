@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.trainer.data.kit import documents, streams, trained, write_lines
 
+from mfsdp_trainer.data.tokenizer import byte_tokenizer
 from mfsdp_trainer.errors import ConfigError, DataError
 
 TAGGED = (
@@ -72,7 +73,35 @@ def test_conversations_follow_each_other(tmp_path: Path) -> None:
         (STRICT, TALK[1:], "the chat template refuses it: begin with the user"),
         (PLAIN, TALK[:1], "no message has the role assistant: nothing to train on"),
         (PLAIN, [{"from": "gpt", "value": "x"}], "a message is no object with a role"),
-        (PLAIN, "text", r"no list of messages under 'messages' \(it has: messages\)"),
+        (PLAIN, "text", "no list of messages but a value of type str under 'messages': set mess"),
+        (PLAIN, None, "no list of messages but null under 'messages'"),
+        *(
+            (
+                PLAIN,
+                [{"role": "user", "content": content}, TALK[1]],
+                rf"content of message 1 \(user\) is a value of type {kind} where text is needed",
+            )
+            for content, kind in (
+                ([{"type": "text", "text": "x"}], "list"),
+                ({}, "dict"),
+                (3, "int"),
+            )
+        ),
+        *(
+            (
+                PLAIN,
+                [*TALK[:2], turn],
+                r"message 3 \(assistant\) has neither content nor tool_calls",
+            )
+            for turn in ({"role": "assistant"}, {"role": "assistant", "content": None})
+        ),
+        (PLAIN + "{{ 1 // 0 }}", TALK, "the chat template refuses it: .*zero"),
+        (TAGGED + "{{ range(999999) }}", TALK, "the chat template refuses it: Range too big"),
+        (
+            "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}" + PLAIN,
+            TALK,
+            "the chat template refuses it: .*recursion",
+        ),
         (TAGGED.replace("'assistant'", "'nobody'"), TALK, "marks nothing of it as the assistant's"),
     ],
 )
@@ -81,6 +110,32 @@ def test_what_cannot_be_used_is_named(
 ) -> None:
     with pytest.raises(DataError, match=rf"chat\.jsonl:1: .*{says}"):
         chat(tmp_path, template, {"messages": messages})
+
+
+def test_a_turn_that_only_calls_tools_is_one(tmp_path: Path) -> None:
+    calls = [{"function": {"name": "f", "arguments": {}}}]
+    talk = [TALK[0], {"role": "assistant", "content": None, "tool_calls": calls}]
+    template = PLAIN.replace("{{ m.content }}", "{{ m.content or m.tool_calls[0].function.name }}")
+    assert trained(chat(tmp_path, template, {"messages": talk})).endswith(".f;")
+
+
+@pytest.mark.parametrize("wrong", ["{% for %}", "{{ x | nothing }}", "{% if x %}"])
+def test_a_file_that_is_no_template_is_named_with_its_line(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"^data\.tokenizer\.chatTemplate .*template\.jinja:3: not a chat template: ",
+    ):
+        chat(tmp_path, f"{{# a #}}\n\n{wrong}", {"messages": TALK}, maxBadRecords=9)
+
+
+def test_a_wrong_template_of_the_tokenizer_itself_is_told(tmp_path: Path) -> None:
+    byte_tokenizer().transformers.save_pretrained(tmp_path / "tok")
+    (tmp_path / "tok" / "chat_template.jinja").write_text("\n{% for %}", encoding="utf-8")
+    file = write_lines(tmp_path / "chat.jsonl", {"messages": TALK})
+    source = {"path": str(file), "format": "jsonl", "content": "chat"}
+    tokenizer = {"kind": "huggingface", "path": str(tmp_path / "tok")}
+    with pytest.raises(ConfigError, match="the tokenizer's own chat template:2: not a chat temp"):
+        streams(tmp_path, source, tokenizer=tokenizer)
 
 
 def test_a_template_that_forgets_works_for_one_turn(tmp_path: Path) -> None:

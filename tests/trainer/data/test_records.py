@@ -119,6 +119,45 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, form: str, says: str) -
         streams(tmp_path, {"path": str(tmp_path / "data"), "format": form})
 
 
+def not_utf8(rows: int, wrong: int) -> pyarrow.Array:
+    """A column of text in which one row is not."""
+    values = [b"\xff\xfe" if row == wrong else b"fine" for row in range(rows)]
+    whole = pyarrow.array(values, pyarrow.binary())
+    return pyarrow.Array.from_buffers(pyarrow.string(), rows, whole.buffers())
+
+
+@pytest.mark.parametrize("write", [parquet, arrow])
+def test_a_row_of_a_table_that_is_not_utf8_is_a_bad_record(tmp_path: Path, write: Any) -> None:
+    column = not_utf8(300, 270)
+    if write is parquet:
+        source = parquet(tmp_path / "data", {"text": column})
+    else:
+        datasets.Dataset(pyarrow.table({"text": column})).save_to_disk(tmp_path / "data")
+        source = {"path": str(tmp_path / "data"), "format": "arrow"}
+    with pytest.raises(DataError, match=r"data row 270: cannot be read: .*UTF"):
+        streams(tmp_path, source)
+    stream, _ = streams(tmp_path, source, maxBadRecords=1)
+    assert documents(stream) == [[*b"fine", 256]] * 299
+
+
+@pytest.mark.parametrize("damage", ["offsets", "messages", "cut"])
+def test_a_damaged_dataset_is_named(tmp_path: Path, damage: str) -> None:
+    source = arrow(tmp_path / "data", {"text": [f"{n:04d}" * 4 for n in range(3000)]})
+    (file,) = (tmp_path / "data").glob("*.arrow")
+    raw = bytearray(file.read_bytes())
+    if damage == "offsets":
+        at = raw.index((16 * np.arange(500, 510, dtype="<i4")).tobytes())
+        raw[at : at + 4] = b"\xff\xff\xff\x7f"
+    elif damage == "messages":
+        at = raw.index(b"\xff\xff\xff\xff", 8)
+        raw[at + 8 : at + 80] = b"\xff" * 72
+    else:
+        del raw[len(raw) // 2 :]
+    file.write_bytes(raw)
+    with pytest.raises(DataError, match=rf"{tmp_path}/data"):
+        streams(tmp_path, source)
+
+
 @pytest.mark.parametrize(
     ("record", "says"),
     [
@@ -130,7 +169,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, form: str, says: str) -
         ({"input_ids": [1.5]}, "not a list of token ids"),
         ({"input_ids": [[1]]}, "not a list of token ids"),
         ({"input_ids": ["a"]}, "not a list of token ids"),
-        ({"input_ids": "a"}, r"no list of token ids under 'input_ids' \(it has: input_ids\)"),
+        ({"input_ids": "a"}, "no list of token ids but a value of type str under 'input_ids'"),
         ({"input_ids": [1, 2], "labels": [2, -100]}, r"labels must have .* \(nothing shifted\)"),
         ({"input_ids": [1, 2], "labels": [1]}, "labels must have a token's id, or -100"),
     ],

@@ -45,6 +45,25 @@ def test_one_bad_record_too_many_fails_also_when_the_limit_is_lowered_later(tmp_
         prepared(tmp_path, source)
 
 
+# nothing to learn
+
+
+@pytest.mark.parametrize("weights", [{}, {"weight": 1}])
+def test_tokens_of_which_none_is_trained_on_are_an_error(
+    tmp_path: Path, weights: dict[str, int]
+) -> None:
+    rows = [{"input_ids": [n, 2, 3], "labels": [-100] * 3} for n in range(20)]
+    source = {**lines(tmp_path / "x.jsonl", *rows), "content": "tokens", **weights}
+    run = config(tmp_path, source)
+    with pytest.raises(DataError, match=r"nothing of .*x\.jsonl is trained on: all 60 tokens"):
+        prepared(tmp_path, source).training(run.data, seed=0)
+    rows[3]["labels"] = [-100, 2, -100]
+    source |= lines(tmp_path / "x.jsonl", *rows)
+    made = prepared(tmp_path, source)
+    assert made.corpora[0].facts.train.trained == 1
+    assert made.training(run.data, seed=0)[0].tokens == 60
+
+
 # validation
 
 

@@ -72,7 +72,8 @@ def test_the_standard_library_is_there_without_its_tests() -> None:
         (b'{"text": "x"', r":2: not a line of JSON: "),
         (b"[1]", r":2: a list where a JSON object is needed"),
         (b'{"other": 1, "more": 2}', r":2: no text under 'text' \(it has: more, other\): set te"),
-        (b'{"text": 3}', r":2: no text under 'text' \(it has: text\)"),
+        (b'{"text": 3}', r":2: no text but a value of type int under 'text': set textField"),
+        (b'{"text": null}', r":2: no text but null under 'text': set textField"),
         (b'{"text": "\xff"}', r":2: not a line of JSON: "),
     ],
 )

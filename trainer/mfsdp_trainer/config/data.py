@@ -133,8 +133,9 @@ class DataConfig(ConfigModel):
     """Share of the documents held out for evaluation, chosen by a hash of each document's content;
     of a megatron source the last documents."""
     max_bad_records: int = Field(default=0, ge=0, le=1_000_000_000)
-    """Lines and records of a source that may be left out because they are not what format and
-    content say; the first ones are told in the log. One more fails the job."""
+    """Lines and records that may be left out because they are not what format and content say:
+    of a source with a weight, or of all those without one together (and of data.validation
+    together). The first ones are told in the log; one more fails the job."""
     cache_path: PathText | None = None
     """Directory of the tokenised text, the same files from every node. Unset: beside the
     checkpoints; with those in an object store, below the temporary directory of each node, which

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from jinja2 import TemplateError
+from jinja2 import TemplateSyntaxError
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -23,8 +23,9 @@ from .bad import BadRecordError
 from .documents import Messages
 
 _GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_REFUSALS: Final = (TemplateError, TypeError, ValueError, KeyError, AttributeError)
-"""What a template raises for a conversation that it was not written for."""
+
+_render: Any = render_jinja_template
+"""Untyped: its annotations say less than it returns."""
 
 type Spans = list[tuple[int, int]]
 """Parts of a text: first character, and the one after the last."""
@@ -32,20 +33,45 @@ type Spans = list[tuple[int, int]]
 
 @cache
 def read_template(path: str) -> str:
-    """The chat template in a file, as it was when first read. Raises DataError."""
+    """The chat template in a file, as it was when first read. Raises DataError, and ConfigError
+    naming the line where it is no template."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        template = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"data.tokenizer.chatTemplate {path}: cannot be read: {said(error)}"
         ) from error
+    _compile(template, f"data.tokenizer.chatTemplate {path}")
+    return template
+
+
+def _compile(template: str, where: str) -> None:
+    """Raises ConfigError for what is no template, before a record is read."""
+    try:
+        _render(conversations=[], chat_template=template)
+    except TemplateSyntaxError as error:
+        raise ConfigError(f"{where}:{error.lineno}: not a chat template: {said(error)}") from error
+    except (RecursionError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{where}: not a chat template: {said(error)}") from error
+
+
+def _template(tokenizer: PreTrainedTokenizerBase) -> str:
+    try:
+        template: str = tokenizer.get_chat_template()
+    except ValueError as error:  # several, and none is the default
+        raise ConfigError(
+            f"data.tokenizer.chatTemplate: the tokenizer does not say which template to use, set a "
+            f"file with one: {said(error)}"
+        ) from error
+    _compile(template, "data.tokenizer: the tokenizer's own chat template")
+    return template
 
 
 class ChatTemplate:
     """How a tokenizer writes conversations."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raises ConfigError for a tokenizer without a template, or without offsets."""
+        """Raises ConfigError for a tokenizer without a template that is one, or without offsets."""
         if not tokenizer.chat_template:
             raise ConfigError(
                 "data.sources: content chat needs a chat template, and the tokenizer has none: set "
@@ -57,7 +83,7 @@ class ChatTemplate:
                 "from where in the text each token is"
             )
         self._tokenizer = tokenizer
-        self._template: str = tokenizer.get_chat_template()
+        self._template: str = _template(tokenizer)
         self._marks = _GENERATION.search(self._template) is not None
 
     def render(self, messages: Messages) -> tuple[str, Spans]:
@@ -67,16 +93,16 @@ class ChatTemplate:
         """
         try:
             text, spans = self._rendered(messages) if self._marks else self._by_prefix(messages)
-        except _REFUSALS as error:
+        except (BadRecordError, MemoryError):
+            raise
+        except Exception as error:  # a template may compute anything
             raise BadRecordError(f"the chat template refuses it: {said(error)}") from error
         if not any(begin < end for begin, end in spans):
             raise BadRecordError("the chat template marks nothing of it as the assistant's")
         return text, spans
 
     def _rendered(self, messages: Messages, *, prompt: bool = False) -> tuple[str, Spans]:
-        # Untyped: its annotations say less than it returns.
-        render: Any = render_jinja_template
-        texts, spans = render(
+        texts, spans = _render(
             conversations=[messages],
             chat_template=self._template,
             return_assistant_tokens_mask=self._marks,

@@ -57,24 +57,30 @@ def _content(record: dict[str, Any], source: DataSource) -> Content | None:
     value = record.get(columns(source)[0])
     if source.content is DataContent.TEXT:
         if not isinstance(value, str):
-            raise BadRecordError(
-                f"no text under {source.text_field!r} {_keys(record, 'textField')}"
-            )
+            raise _unlike(record, source.text_field, "text", "textField")
         return _without_surrogates(value) or None
     if source.content is DataContent.CHAT:
         if not isinstance(value, list):
-            keys = _keys(record, "messagesField")
-            raise BadRecordError(f"no list of messages under {source.messages_field!r} {keys}")
+            raise _unlike(record, source.messages_field, "list of messages", "messagesField")
         return _messages(value)
     if not isinstance(value, list):
-        keys = _keys(record, "tokensField")
-        raise BadRecordError(f"no list of token ids under {source.tokens_field!r} {keys}")
+        raise _unlike(record, source.tokens_field, "list of token ids", "tokensField")
     return _tokens(value, record.get(_LABELS)) if value else None
 
 
-def _keys(record: dict[str, Any], field: str) -> str:
+def _unlike(record: dict[str, Any], name: str, needed: str, field: str) -> BadRecordError:
+    """What is said of a record that has nothing, or something else, under a name."""
+    fix = f"set {field} of this data source"
+    if name in record:
+        found = _kind(record[name])
+        return BadRecordError(f"no {needed} but {found} under {name!r}: {fix}, or repair it")
     keys = ", ".join(sorted(map(str, record))[:8])
-    return f"(it has: {keys}): set {field} of this data source"
+    return BadRecordError(f"no {needed} under {name!r} (it has: {keys}): {fix}")
+
+
+def _kind(value: Any) -> str:
+    """What a value is, in a message."""
+    return "null" if value is None else f"a value of type {type(value).__name__}"
 
 
 def _without_surrogates(text: str) -> str:
@@ -93,10 +99,23 @@ def _messages(value: list[Any]) -> Messages:
         raise BadRecordError("a message is no object with a role (and content)")
     if not any(message["role"] == "assistant" for message in value):
         raise BadRecordError("no message has the role assistant: nothing to train on")
+    for number, message in enumerate(value, start=1):
+        _require_content(message, f"message {number} ({message['role']})")
     return [
         {key: _clean(part) for key, part in message.items() if part is not None}
         for message in value
     ]
+
+
+def _require_content(message: dict[str, Any], which: str) -> None:
+    """Templates write what is no text as Python would, and nothing where there is nothing."""
+    content = message.get("content")
+    if content is not None and not isinstance(content, str):
+        raise BadRecordError(
+            f"content of {which} is {_kind(content)} where text is needed: write it as one string"
+        )
+    if content is None and message["role"] == "assistant" and not message.get("tool_calls"):
+        raise BadRecordError(f"{which} has neither content nor tool_calls: nothing to train on")
 
 
 def _clean(part: Any) -> Any:

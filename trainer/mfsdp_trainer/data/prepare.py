@@ -71,6 +71,8 @@ class Prepared:
                 f"data.sources hold {parts.tokens} training tokens, fewer than one sequence of "
                 f"data.sequenceLength {data.sequence_length} + 1: add text or shorten the sequence"
             )
+        for corpus in corpora:
+            _require_trained(corpus)
         weights = [corpus.group.weight for corpus in corpora if corpus.group.weight is not None]
         if not weights:
             return parts, Shuffled(parts.counts, seed)
@@ -86,6 +88,16 @@ class Prepared:
     def held_out(self, data: DataConfig) -> Parts:
         """What is evaluated on; maybe nothing."""
         return _parts([corpus.streams()[1] for corpus in self.corpora], data)
+
+
+def _require_trained(corpus: Corpus) -> None:
+    """Raises DataError for tokens of which none is trained on: the model would stay as it is."""
+    if corpus.facts.train.tokens and corpus.facts.train.trained == 0:
+        paths = ", ".join(str(source.path) for source in corpus.group.sources)
+        raise DataError(
+            f"data.sources: nothing of {paths} is trained on: all {corpus.facts.train.tokens} "
+            "tokens have the label -100: give those to learn their own id in the column labels"
+        )
 
 
 def _parts(streams: list[Stream], data: DataConfig) -> Parts:

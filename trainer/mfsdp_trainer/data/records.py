@@ -28,11 +28,11 @@ def records(source: DataSource, columns: Sequence[str], bad: BadRecords) -> Iter
     Raises DataError for a file that cannot be read, and past the limit of `bad`.
     """
     if source.format is DataFormat.ARROW:
-        yield from _dataset(source, columns)
+        yield from _dataset(source, columns, bad)
         return
     for file in source_files(source):
         if source.format is DataFormat.PARQUET:
-            yield from _parquet(file, columns)
+            yield from _parquet(file, columns, bad)
         else:
             yield from _lines(file, bad)
 
@@ -59,7 +59,7 @@ def _line(line: bytes, where: str, bad: BadRecords) -> dict[str, Any] | None:
     return None
 
 
-def _parquet(file: Path, columns: Sequence[str]) -> Iterator[Record]:
+def _parquet(file: Path, columns: Sequence[str], bad: BadRecords) -> Iterator[Record]:
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped]
 
@@ -68,22 +68,47 @@ def _parquet(file: Path, columns: Sequence[str]) -> Iterator[Record]:
             wanted = _present(columns, table.schema_arrow.names, str(file))
             number = 0
             for batch in table.iter_batches(batch_size=_ROWS, columns=wanted):
-                for row in batch.to_pylist():
-                    yield f"{file} row {number}", row
-                    number += 1
+                yield from _rows(batch, str(file), number, bad)
+                number += batch.num_rows
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{file}: not a parquet file that can be read: {said(error)}") from error
 
 
-def _dataset(source: DataSource, columns: Sequence[str]) -> Iterator[Record]:
+def _rows(table: Any, where: str, first: int, bad: BadRecords) -> Iterator[Record]:
+    """Rows of a piece of a table, numbered from `first`, without those that are damaged: text that
+    is not UTF-8, or places outside the file, which would otherwise be read."""
+    import pyarrow
+
+    try:
+        table.validate(full=True)
+        rows = table.to_pylist()
+    except (pyarrow.ArrowException, ValueError) as error:
+        if table.num_rows == 1:
+            bad.add(f"{where} row {first}", f"cannot be read: {said(error)}")
+            return
+        for row in range(table.num_rows):
+            yield from _rows(table.slice(row, 1), where, first + row, bad)
+        return
+    for number, row in enumerate(rows, start=first):
+        yield f"{where} row {number}", row
+
+
+def _dataset(source: DataSource, columns: Sequence[str], bad: BadRecords) -> Iterator[Record]:
+    import pyarrow
+
     where = f"{source.path}{f' split {source.split}' if source.split else ''}"
     dataset = _open_dataset(source)
     wanted = _present(columns, dataset.column_names, where)
     number = 0
-    for batch in dataset.select_columns(wanted).with_format("arrow").iter(batch_size=_ROWS):
-        for row in batch.to_pylist():
-            yield f"{where} row {number}", row
-            number += 1
+    try:
+        for batch in dataset.select_columns(wanted).with_format("arrow").iter(batch_size=_ROWS):
+            yield from _rows(batch, where, number, bad)
+            number += batch.num_rows
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(
+            f"data.sources: {where} row {number} or one of the next {_ROWS} cannot be read: "
+            f"{said(error)}"
+        ) from error
 
 
 def _open_dataset(source: DataSource) -> Any:

@@ -29,6 +29,8 @@ class StreamFacts(ConfigModel):
     tokens: int = Field(ge=0)
     documents: int = Field(ge=0)
     turns: int = Field(default=0, ge=0)
+    trained: int | None = Field(default=None, ge=0)
+    """Tokens that are trained on; None where nobody counted: in older files all may be."""
     digest: str
     """SHA-256 over the tokens, and over the turns if there are any."""
 
@@ -43,6 +45,7 @@ class StreamWriter:
     _tokens: int = 0
     _documents: int = 0
     _turns: int = 0
+    _trained: int = 0
     _inside: bool = False
     _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     _turns_digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
@@ -79,6 +82,7 @@ class StreamWriter:
                 self._docs.write(np.array(self._tokens, _OFFSET).tobytes())
                 self._documents += 1
             self._mark(trained)
+            self._trained += len(ids) if trained is None else int(np.count_nonzero(trained))
             raw = ids.astype(self.dtype).tobytes()
             self._bin.write(raw)
             self._digest.update(raw)
@@ -107,6 +111,7 @@ class StreamWriter:
             tokens=self._tokens,
             documents=self._documents,
             turns=self._turns,
+            trained=self._trained,
             digest=digest.hexdigest(),
         )
 
