@@ -9,6 +9,7 @@ from tests.trainer.gang import Gang
 from tests.trainer.megatron.runs import megatron, on_cpu
 from tests.trainer.plan.measure import Measured, measure
 from tests.trainer.runs import configuration
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.inspection.model import inspect
@@ -157,3 +158,21 @@ def test_copies_of_shards_too(
         training={"precision": "bf16"},
     )
     assert_near(measured(gang, config), planned(config, facts))
+
+
+def test_adapters_are_counted_and_what_they_adapt(
+    gang: Gang, text_file: Path, tmp_path: Path
+) -> None:
+    base = AutoModelForCausalLM.from_config(AutoConfig.for_model(**UNTIED))
+    base.save_pretrained(tmp_path / "base")
+    config = run_of(
+        "ddp",
+        "no_shard",
+        tmp_path,
+        text_file,
+        ranks=2,
+        micro_batches=3,
+        model={"path": str(tmp_path / "base"), "lora": {"rank": 16}},
+        training={"precision": "bf16"},
+    )
+    assert_near(measured(gang, config), planned(config, {}))

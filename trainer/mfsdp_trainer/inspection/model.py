@@ -37,9 +37,15 @@ def inspect(config: TrainerConfig) -> ModelFacts:
 
 
 def _model(config: TrainerConfig, settings: PreTrainedConfig) -> PreTrainedModel:
-    """As a run has it: on the meta device, with what is frozen frozen."""
+    """As a run has it: on the meta device, with what is frozen frozen, and with adapters."""
     model = build_meta(settings, config.performance.attention)
-    freeze(model, config.training.freeze)
+    if config.model.lora is None:
+        freeze(model, config.training.freeze)
+        return model
+    # Late: peft takes a second to import.
+    from mfsdp_trainer.models.lora import add_adapters
+
+    add_adapters(model, config.model.lora)
     return model
 
 
