@@ -81,7 +81,7 @@ def train(config: TrainerConfig, world: World, reporter: Reporter) -> Position:
         loop, model_config = build(config, world, reporter, store)
         with told(loop.meter):
             reporter.part(Part.RESTORE)
-            start = start_of(loop)
+            start = start_of(loop, config.training.epochs)
             _require_packing(loop, model_config)
             loop.meter.begin(start.step)
             end = loop.run(start)
@@ -105,10 +105,11 @@ def _require_packing(loop: Loop, model_config: PreTrainedConfig) -> None:
     )
 
 
-def start_of(loop: Loop) -> Position:
+def start_of(loop: Loop, epochs: float | None = None) -> Position:
     """Where a run begins: behind its newest checkpoint, or with another's weights, or its own.
 
-    Loads what that takes. Collective. Raises ConfigError if the checkpoint is past the end.
+    Loads what that takes. Collective. `epochs` is the length where that is how it was given. Raises
+    ConfigError if the checkpoint is past the end, or epochs would end elsewhere than they shall.
     """
     start, steps = loop.checkpoints.resume(loop.engine), loop.config.training.total_steps
     if start is None:
@@ -116,10 +117,19 @@ def start_of(loop: Loop) -> Position:
             name = warm_start(other, loop.engine, loop.checkpoints.identity, loop.world)
             _say(loop.world, "starts with the weights of %s", name)
         return Position(step=0, consumed=0)
-    if start.step > steps:
+    place = f"checkpoint.path {loop.config.checkpoint.path} holds step {start.step}"
+    if epochs is not None and not loop.config.training.passes(start.step, start.consumed):
         raise ConfigError(
-            f"training.steps is {steps}, but checkpoint.path {loop.config.checkpoint.path} holds "
-            f"step {start.step} of a longer run: raise steps, or choose another path"
+            f"training.epochs: {place} after {start.consumed} sequences, which other global "
+            "batches led to: go on with the globalBatchSize and batchRamp it was trained with, or "
+            "set training.steps in place of epochs"
+        )
+    if start.step > steps:
+        field = "steps" if epochs is None else "epochs"
+        length = f"{steps}" if epochs is None else f"{epochs:g}, which are {steps} steps"
+        raise ConfigError(
+            f"training.{field} is {length}, but {place} of a longer run: raise {field}, or choose "
+            "another path"
         )
     loop.reporter.progress(resumed_from_step=start.step, checkpoint_step=start.step)
     _say(loop.world, "goes on from the checkpoint of step %d", start.step)
@@ -242,7 +252,13 @@ def _settled(config: TrainerConfig, world: World, sequences: int) -> TrainerConf
         raise ConfigError(
             f"training.epochs {epochs:g} of {sequences} sequences: {problem}"
         ) from error
-    _say(world, "%g epochs of %d sequences are %d steps", epochs, sequences, training.total_steps)
+    steps, profile = training.total_steps, config.logging.profile
+    if profile is not None and profile.start_step > steps:
+        raise ConfigError(
+            f"logging.profile.startStep is {profile.start_step}, but training.epochs {epochs:g} of "
+            f"{sequences} sequences are {steps} steps: lower it"
+        )
+    _say(world, "%g epochs of %d sequences are %d steps", epochs, sequences, steps)
     return config.model_copy(update={"training": training})
 
 

@@ -1,13 +1,17 @@
 """Steps from epochs, and global batches that grow."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfsdp_trainer.config import TrainingConfig
+from mfsdp_trainer.checkpoint import Position
+from mfsdp_trainer.config import TrainerConfig, TrainingConfig
 from mfsdp_trainer.config.batch import BatchRamp, batch_at, steps_until
+from mfsdp_trainer.errors import ConfigError
+from mfsdp_trainer.run import _settled, start_of
 
 
 def training(**changes: Any) -> TrainingConfig:
@@ -25,8 +29,60 @@ def test_every_sequence_of_the_epochs_is_seen(epochs: float, sequences: int, ste
 
 
 def test_steps_are_what_they_are() -> None:
-    config = training(epochs=None, steps=3)
-    assert config.settled(1000) is config
+    given = training(epochs=None, steps=3)
+    assert given.settled(1000) is given
+
+
+def config(**changes: Any) -> TrainerConfig:
+    return TrainerConfig.model_validate(
+        {
+            "useTorchFSDP2": True,
+            "model": {"config": {"model_type": "llama"}},
+            "data": {"sources": [{"builtin": "python-stdlib"}]},
+            "training": {"epochs": 1, "globalBatchSize": 8},
+            **changes,
+        }
+    )
+
+
+def begun_at(step: int, consumed: int, epochs: float | None = 1.0) -> Position:
+    """Where a run of 5 steps of 8 begins with such a checkpoint."""
+    loop: Any = SimpleNamespace(
+        config=config(training={"steps": 5, "globalBatchSize": 8}),
+        checkpoints=SimpleNamespace(resume=lambda _: Position(step=step, consumed=consumed)),
+        engine=None,
+        reporter=SimpleNamespace(progress=lambda **_: None),
+        world=SimpleNamespace(is_first=False),
+    )
+    return start_of(loop, epochs)
+
+
+def test_epochs_go_on_with_the_same_global_batches_only() -> None:
+    assert begun_at(3, 24).consumed == 24
+    for step, consumed in ((3, 36), (3, 23), (3, 12)):
+        with pytest.raises(
+            ConfigError, match=r"training\.epochs: checkpoint\.path .* other global"
+        ):
+            begun_at(step, consumed)
+        assert begun_at(step, consumed, epochs=None).step == step
+
+
+def test_a_longer_run_is_refused_by_the_field_that_was_set() -> None:
+    with pytest.raises(
+        ConfigError, match=r"training\.epochs is 1, which are 5 steps.*raise epochs"
+    ):
+        begun_at(6, 48)
+    with pytest.raises(ConfigError, match=r"training\.steps is 5, but .*: raise steps"):
+        begun_at(6, 48, epochs=None)
+
+
+def test_a_trace_behind_the_last_step_of_the_epochs_is_refused() -> None:
+    world: Any = SimpleNamespace(is_first=False)
+    assert _settled(config(logging={"profile": {"startStep": 2}}), world, 16).training.steps == 2
+    with pytest.raises(
+        ConfigError, match=r"logging\.profile\.startStep is 3, but training\.epochs 1"
+    ):
+        _settled(config(logging={"profile": {"startStep": 3}}), world, 16)
 
 
 def test_warmup_that_does_not_fit_the_epochs_is_an_error() -> None:

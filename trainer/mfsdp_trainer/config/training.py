@@ -126,6 +126,12 @@ class TrainingConfig(ConfigModel):
         """Sequences of the step after `consumed` ones, over all ranks."""
         return batch_at(self.global_batch_size, self.batch_ramp, consumed)
 
+    def passes(self, step: int, consumed: int) -> bool:
+        """Whether a run with these global batches has consumed so many sequences after `step`."""
+        # One sequence more takes one step more exactly where a step ended.
+        full, ramp = self.global_batch_size, self.batch_ramp
+        return [steps_until(full, ramp, consumed + more) for more in (0, 1)] == [step, step + 1]
+
     def settled(self, sequences: int) -> "TrainingConfig":
         """The same with epochs of that many sequences as steps, so that each is seen.
 
