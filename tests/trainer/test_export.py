@@ -107,6 +107,7 @@ def test_the_loss_on_held_out_text_is_that_of_the_exported_model(
         data={
             "sources": [{"path": str(tmp_path / "text.jsonl"), "format": "jsonl"}],
             "validationFraction": 0.2,
+            "packing": "plain",  # as the rows below are made
         },
         training={"evalSequences": 5},
     )
