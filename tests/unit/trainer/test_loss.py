@@ -1,14 +1,10 @@
 """The chunked loss against torch's own, value and gradients."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
+from tests.trainer.memory import Live
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from mfsdp_trainer.models import loss as module
 from mfsdp_trainer.models.loss import IGNORE, PLAIN, Tail, head_loss, logits_loss
@@ -147,29 +143,12 @@ def test_nothing_to_train_on_is_zero_not_nan() -> None:
     assert not weight.grad.any()
 
 
-class _Largest(TorchDispatchMode):
-    """Numbers in the largest tensor that any operation made."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.numbers = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> object:
-        made = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor):
-                self.numbers = max(self.numbers, leaf.untyped_storage().nbytes() // 4)
-        return made
-
-
 def test_logits_exist_for_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, positions, width = 65_536, 64, 4
     monkeypatch.setattr(module, "CHUNK", 8 * vocabulary)
     hidden = torch.randn(1, positions, width, requires_grad=True)
     weight = torch.randn(vocabulary, width, requires_grad=True)
     labels = torch.zeros(1, positions, dtype=torch.long)
-    with _Largest() as seen:
+    with Live() as seen:
         head_loss(hidden, weight, None, labels).backward()
-    assert seen.numbers == 8 * vocabulary
+    assert seen.largest == 4 * 8 * vocabulary
