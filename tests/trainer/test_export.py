@@ -15,9 +15,9 @@ from tests.trainer.test_start import FAMILIES, TOKENS
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mfsdp_trainer import export as export_module
 from mfsdp_trainer.config import TrainerConfig
-from mfsdp_trainer.export import shards
+from mfsdp_trainer.export import model as export_module
+from mfsdp_trainer.export.model import shards
 from mfsdp_trainer.run import build, train
 from mfsdp_trainer.sample import sample
 from mfsdp_trainer.world import World

@@ -11,10 +11,10 @@ from safetensors import SafetensorError
 from tests.trainer.gang import Gang
 from tests.trainer.runs import Recorder, Result, configuration, run_training
 
-from mfsdp_trainer import export as export_module
 from mfsdp_trainer.checkpoint.directory import Directory
 from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.errors import CheckpointError
+from mfsdp_trainer.export import model as export_module
 from mfsdp_trainer.run import train
 from mfsdp_trainer.world import World
 

@@ -15,9 +15,9 @@ from .data.batches import MicroBatch, TrainingData
 from .engines import Engine
 from .errors import NonFiniteLossError, PreemptedError, TrainerError
 from .evaluation import evaluate
-from .meter import Meter, StepFacts
+from .observe.meter import Meter, StepFacts
+from .observe.profiling import Profiler
 from .optim import learning_rate
-from .profiling import Profiler
 from .reporting import Reporter
 from .world import World
 

@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError
 from .config.base import ConfigModel
 from .contract import Env, Outcome, Phase, Progress, Reason
 from .errors import describe, is_peer_loss, one_line, reason_of
-from .timeline import Part, Timeline
+from .observe.timeline import Part, Timeline
 
 RUN_DIR_ENV: Final = "MFSDP_RUN_DIR"
 LAUNCHER_PID_ENV: Final = "MFSDP_LAUNCHER_PID"

@@ -28,22 +28,22 @@ from .determinism import require_determinism
 from .engines import Engine, Setup, build_engine
 from .engines.registry import require_engine
 from .errors import ConfigError
-from .export_trained import export_trained
-from .facts import run_facts
+from .export.trained import export_trained
 from .loop import Loop
-from .meter import Meter, told
 from .models.architecture import build_meta, computation, parameter_count, read_config
 from .models.fit import require_fit
 from .models.freeze import frozen_names
 from .models.trained import Trained, choose_trained
+from .observe.facts import run_facts
+from .observe.meter import Meter, told
+from .observe.profiling import Profiler
+from .observe.speed import Scale
+from .observe.timeline import Part
+from .observe.trackers import Journal
+from .observe.trackers.build import open_journal
 from .optim import make_optimizer, optimizer_state
 from .packing import require_attention, require_separate_documents
-from .profiling import Profiler
 from .reporting import Reporter
-from .speed import Scale
-from .timeline import Part
-from .trackers import Journal
-from .trackers.build import open_journal
 from .words import counted
 from .world import World
 

@@ -46,10 +46,11 @@ def places() -> dict[str, tuple[Any, str, bool]]:
     """Owner and name of what is called at each place, and whether death comes after it."""
     from torch.distributed.checkpoint import filesystem
 
-    from mfsdp_trainer import export, files, loop
+    from mfsdp_trainer import files, loop
     from mfsdp_trainer.checkpoint import checkpoints, directory
     from mfsdp_trainer.checkpoint import files as checkpoint_files
     from mfsdp_trainer.checkpoint.directory import Directory
+    from mfsdp_trainer.export import model as export
 
     return {
         "step": (loop.Loop, "_forward_backward", False),

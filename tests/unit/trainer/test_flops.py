@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from mfsdp_trainer.flops import flops_per_token, peak_flops
-from mfsdp_trainer.speed import Scale
+from mfsdp_trainer.observe.flops import flops_per_token, peak_flops
+from mfsdp_trainer.observe.speed import Scale
 
 COMMON = {
     "vocab_size": 97,

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from mfsdp_trainer.speed import Scale
-from mfsdp_trainer.summary import Totals, say_summary
-from mfsdp_trainer.timeline import Part
+from mfsdp_trainer.observe.speed import Scale
+from mfsdp_trainer.observe.summary import Totals, say_summary
+from mfsdp_trainer.observe.timeline import Part
 
 
 def said(totals: Totals, caplog: pytest.LogCaptureFixture) -> list[str]:

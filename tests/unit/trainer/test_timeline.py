@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mfsdp_trainer.contract import Phase
-from mfsdp_trainer.timeline import Part, Timeline, process_age
+from mfsdp_trainer.observe.timeline import Part, Timeline, process_age
 
 
 class Clock:
@@ -58,7 +58,7 @@ def test_what_is_under_way_counts_too() -> None:
 def test_a_process_counts_from_its_own_start() -> None:
     """Time before the worker began is the launcher's."""
     code = (
-        "import json, os; from mfsdp_trainer.timeline import Timeline; "
+        "import json, os; from mfsdp_trainer.observe.timeline import Timeline; "
         "print(json.dumps(Timeline.of_process(os.getppid()).seconds()))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout

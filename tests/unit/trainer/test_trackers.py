@@ -14,12 +14,12 @@ from mfsdp_trainer.config import TrainerConfig
 from mfsdp_trainer.config.logs import MlflowConfig, WandbConfig, WandbMode
 from mfsdp_trainer.contract import Env
 from mfsdp_trainer.errors import ConfigError
-from mfsdp_trainer.trackers import Journal, Kind, Record, Tracker, journal
-from mfsdp_trainer.trackers.build import open_journal
-from mfsdp_trainer.trackers.json_lines import JsonLines
-from mfsdp_trainer.trackers.mlflow import Mlflow
-from mfsdp_trainer.trackers.tensorboard import TensorBoard
-from mfsdp_trainer.trackers.wandb import Wandb
+from mfsdp_trainer.observe.trackers import Journal, Kind, Record, Tracker, journal
+from mfsdp_trainer.observe.trackers.build import open_journal
+from mfsdp_trainer.observe.trackers.json_lines import JsonLines
+from mfsdp_trainer.observe.trackers.mlflow import Mlflow
+from mfsdp_trainer.observe.trackers.tensorboard import TensorBoard
+from mfsdp_trainer.observe.trackers.wandb import Wandb
 
 FACTS = {"engine": "torch_fsdp2", "world_size": 2}
 

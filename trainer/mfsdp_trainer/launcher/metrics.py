@@ -19,7 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from mfsdp_trainer.contract import Phase, Progress
-from mfsdp_trainer.timeline import Part
+from mfsdp_trainer.observe.timeline import Part
 
 from .view import View
 

@@ -14,10 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from .checkpoint.store import explained, first_line
-from .engines.common import saved_buffers
-from .export_place import export_place
-from .world import World
+from mfsdp_trainer.checkpoint.store import explained, first_line
+from mfsdp_trainer.engines.common import saved_buffers
+from mfsdp_trainer.world import World
+
+from .place import export_place
 
 SHARD_BYTES: Final = 1 << 31
 """Size of the exported files of weights, and so of what rank 0 holds at a time; a layer is never

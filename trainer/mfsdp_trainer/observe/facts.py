@@ -3,8 +3,9 @@
 import torch
 from transformers import PreTrainedModel
 
-from .config import TrainerConfig
-from .models.architecture import parameter_count
+from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.models.architecture import parameter_count
+
 from .trackers.record import Value
 
 

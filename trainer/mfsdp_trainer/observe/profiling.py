@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from .config.logs import ProfileConfig
-from .errors import said
-from .reporting import Reporter, TraceAnswer
+from mfsdp_trainer.config.logs import ProfileConfig
+from mfsdp_trainer.errors import said
+from mfsdp_trainer.reporting import Reporter, TraceAnswer
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from .contract import Phase
+from mfsdp_trainer.contract import Phase
 
 _START_TIME: Final = 19
 """Index of starttime in /proc/PID/stat, counted after the name of the program."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from .files import publish_directory, scratch_directory
+from mfsdp_trainer.files import publish_directory, scratch_directory
 
 _LAST: Final = "config.json"
 """What from_pretrained looks for first: without it there is no model."""
@@ -46,7 +46,7 @@ class _Uploaded:
     def __init__(self, scratch: Path, target: str) -> None:
         from obstore.store import from_url
 
-        from .checkpoint.objects import Objects, os_errors
+        from mfsdp_trainer.checkpoint.objects import Objects, os_errors
 
         self.directory = scratch
         with os_errors(target):

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from .config import TrainerConfig
+from mfsdp_trainer.config import TrainerConfig
+
 from .flops import flops_per_token, peak_flops
 
 

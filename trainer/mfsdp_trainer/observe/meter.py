@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .contract import Reason
-from .errors import reason_of
+from mfsdp_trainer.contract import Reason
+from mfsdp_trainer.errors import reason_of
+from mfsdp_trainer.reporting import Reporter
+
 from .memory import memory_in_use
-from .reporting import Reporter
 from .say import duration, gib
 from .speed import Scale
 from .summary import Totals, say_start, say_summary

@@ -9,16 +9,17 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .checkpoint.store import explained, first_line
-from .config import ModelConfig
-from .config.lora import LoraExport
-from .engines import Engine
-from .export import export
-from .export_place import export_place
-from .world import World
+from mfsdp_trainer.checkpoint.store import explained, first_line
+from mfsdp_trainer.config import ModelConfig
+from mfsdp_trainer.config.lora import LoraExport
+from mfsdp_trainer.engines import Engine
+from mfsdp_trainer.world import World
+
+from .model import export
+from .place import export_place
 
 if TYPE_CHECKING:
-    from .models.adapters import Adapters
+    from mfsdp_trainer.models.adapters import Adapters
 
 Tokenizer = Callable[[], PreTrainedTokenizerBase]
 
@@ -39,7 +40,7 @@ def export_trained(
         export(engine.full_parameters(), meta, tokenizer, target, world)
         return
     # Late: peft takes a second to import.
-    from .models.adapters import Adapters
+    from mfsdp_trainer.models.adapters import Adapters
 
     adapters = Adapters.of(copy.deepcopy(meta), config.lora)
     if config.lora.export is LoraExport.MERGED:
