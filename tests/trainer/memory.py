@@ -24,6 +24,10 @@ class Live(TorchDispatchMode):
         self._seen: dict[int, StorageWeakRef] = {}
         for tensor in tensors:
             self._look(tensor)
+        self.watch_again()
+
+    def watch_again(self) -> None:
+        """Look for the largest sum, and the largest storage, from now on."""
         self.start = self.peak = self.now()
         self.largest = 0
 

@@ -1,8 +1,7 @@
 """What a run on the CPU really holds and sends: to hold the plan's sums against."""
 
 import gc
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.trainer.memory import Live
 from tests.trainer.runs import Recorder
-from torch import Tensor, UntypedStorage
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import Tensor
 
 from mfsdp_trainer.checkpoint import Position
 from mfsdp_trainer.config import TrainerConfig
@@ -39,64 +37,24 @@ class Measured:
     """By collective, as a ring sends them."""
 
 
-class Ledger(TorchDispatchMode):
-    """Every storage that operations made, by what it measures now: engines shrink and regrow."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._live: dict[int, weakref.ref[UntypedStorage]] = {}
-        self.watching = False
-        self.peak = 0
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._note(leaf)
-        if self.watching:
-            self.peak = max(self.peak, self.now)
-        return result
-
-    def _note(self, tensor: Tensor) -> None:
-        storage = getattr(tensor, "_local_tensor", tensor).untyped_storage()
-        key = storage._cdata
-        known = self._live.get(key)
-        if known is None or known() is not storage:
-            self._live[key] = weakref.ref(storage)
-
-    @property
-    def now(self) -> int:
-        """Bytes of all that are alive."""
-        storages = (reference() for reference in list(self._live.values()))
-        return sum(storage.nbytes() for storage in storages if storage is not None)
-
-
 def measure(world: World, config: TrainerConfig) -> Measured:
     """Two steps of training. Collective."""
     gc.collect()
-    ledger = Ledger()
     found = Measured(0, 0, {})
-    with ledger:
+    with Live() as live:
         loop, _ = build(config, world, Recorder(world.rank))
         clip = loop.engine.clip
 
         def look(limit: float) -> float:
-            found.states = ledger.now
+            found.states = live.now()
             return clip(limit)
 
         loop.engine.clip = look  # type: ignore[method-assign]
         loop._step(Position(step=0, consumed=0))
-        ledger.watching = True
+        live.watch_again()
         with counted(found.sent):
             loop._step(Position(step=1, consumed=config.training.global_batch_size))
-        ledger.watching = False
-    found.peak = ledger.peak
+        found.peak = live.peak
     if (wrapped := getattr(loop.engine, "_ddp", None)) is not None:
         # DDP reduces from C++, buckets of which it tells the sizes.
         told = wrapped._get_ddp_logging_data()

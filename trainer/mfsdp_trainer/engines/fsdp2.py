@@ -72,12 +72,27 @@ def _shard(setup: Setup) -> None:
     mesh = _mesh(setup.world, setup.sharding)
     policy = MixedPrecisionPolicy(param_dtype=setup.compute_dtype, reduce_dtype=torch.float32)
     reshard = setup.sharding.strategy is ShardingStrategy.OPTIM_GRADS_PARAMS
+    head = model.get_output_embeddings()
     for unit in units:
-        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    # The root's parameters are the first of the backward too: kept until then.
+        # The last unit of the forward pass is the first of the backward: kept until then, as the
+        # root's parameters are.
+        again = reshard and unit is not head
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=again)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    if isinstance(head, FSDPModule):
+        head.register_forward_pre_hook(_gather_now, prepend=True)
     if setup.performance.prefetch_layers:
         _prefetch(units, setup.performance.prefetch_layers)
+
+
+def _gather_now(head: nn.Module, _: object) -> None:
+    """Gather the head just before FSDP2 would, which would keep the buffer gathered into as well.
+
+    It does so for the next gather to begin earlier: after the head there is none, and the buffer
+    would lie beside the logits, as large as the head itself.
+    """
+    assert isinstance(head, FSDPModule)
+    head.unshard()
 
 
 class Fsdp2Engine(TorchEngine):

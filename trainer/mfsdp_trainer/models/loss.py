@@ -85,22 +85,16 @@ class _HeadLoss(torch.autograd.Function):
         tail: Tail,
         wants: tuple[bool, bool, bool],
     ) -> Tensor:
-        grads = _Gradients(hidden, weight, bias, wants)
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         rows = max(1, CHUNK // len(weight))
         with torch.autocast(kind, enabled=False):
-            matrix = weight.to(dtype)
+            chunks = _Chunks(hidden, weight, bias, wants, dtype)
             for start in range(0, len(hidden), rows):
-                chunk = hidden[start : start + rows].to(dtype)
-                logits = (chunk @ matrix.T).float()
-                if bias is not None:
-                    logits.add_(bias)
-                targets = labels[start : start + rows]
-                total += _chunk_loss(logits, targets, scale, tail, slope=any(wants))
-                grads.add(start, chunk, matrix, logits)
-        ctx.made = grads.made()
+                part = slice(start, start + rows)
+                total += chunks.loss(part, labels[part], scale, tail)
+        ctx.made = chunks.gradients()
         return total
 
     @staticmethod
@@ -108,36 +102,61 @@ class _HeadLoss(torch.autograd.Function):
         return (*_hand_over(ctx, grads[0]), None, None, None, None)
 
 
-class _Gradients:
-    """Gradients of hidden states, weight and bias, as far as they are wanted."""
+class _Chunks:
+    """A head, and the gradients of hidden states, weight and bias, as far as they are wanted."""
 
     def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wants: tuple[bool, bool, bool]
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        wants: tuple[bool, bool, bool],
+        dtype: torch.dtype,
     ) -> None:
         wide = torch.float32
+        self._hidden, self._matrix, self._bias = hidden, weight.to(dtype), bias
+        self._wanted = any(wants)
         self._dtypes = (hidden.dtype, weight.dtype, weight.dtype if bias is None else bias.dtype)
-        self._hidden = torch.empty_like(hidden) if wants[0] else None
-        self._weight = torch.zeros_like(weight, dtype=wide) if wants[1] else None
-        self._bias = torch.zeros_like(bias, dtype=wide) if wants[2] and bias is not None else None
+        self._of_hidden = torch.empty_like(hidden) if wants[0] else None
+        self._of_weight = torch.zeros_like(weight, dtype=wide) if wants[1] else None
+        self._of_bias = (
+            torch.zeros_like(bias, dtype=wide) if wants[2] and bias is not None else None
+        )
 
-    def add(self, start: int, chunk: Tensor, matrix: Tensor, slope: Tensor) -> None:
-        """Take a chunk's share: [rows, hidden], the head's matrix, fp32 [rows, vocabulary]."""
-        if self._bias is not None:
-            self._bias += slope.sum(dim=0)
-        narrow = slope.to(chunk.dtype)
-        if self._hidden is not None:
-            self._hidden[start : start + len(chunk)] = narrow @ matrix
-        if self._weight is None:
-            return
-        if narrow.dtype is self._weight.dtype:
-            self._weight.addmm_(narrow.T, chunk)
+    def loss(self, rows: slice, labels: Tensor, scale: float, tail: Tail) -> Tensor:
+        """The scaled sum of some rows' losses, whose gradients are added up."""
+        chunk = self._hidden[rows].to(self._matrix.dtype)
+        loss, slope = self._scored(chunk, labels, scale, tail)
+        if self._of_hidden is not None:
+            self._of_hidden[rows] = slope @ self._matrix
+        if self._of_weight is None:
+            return loss
+        if slope.dtype is self._of_weight.dtype:
+            self._of_weight.addmm_(slope.T, chunk)
         else:
-            self._weight += narrow.T @ chunk
+            self._of_weight += slope.T @ chunk
+        return loss
 
-    def made(self) -> tuple[Tensor | None, ...]:
-        """The gradients, each in the dtype of what it belongs to."""
-        grads = zip((self._hidden, self._weight, self._bias), self._dtypes, strict=True)
-        return tuple(None if grad is None else grad.to(dtype) for grad, dtype in grads)
+    def _scored(
+        self, chunk: Tensor, labels: Tensor, scale: float, tail: Tail
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of hidden states [rows, width], and its slope [rows, vocabulary] by the logits.
+
+        The slope has the dtype of the states. The logits in fp32 are gone when this returns, before
+        matrices are made of it.
+        """
+        logits = (chunk @ self._matrix.T).float()
+        if self._bias is not None:
+            logits.add_(self._bias)
+        loss = _chunk_loss(logits, labels, scale, tail, slope=self._wanted)
+        if self._of_bias is not None:
+            self._of_bias += logits.sum(dim=0)
+        return loss, logits.to(chunk.dtype) if self._wanted else logits
+
+    def gradients(self) -> tuple[Tensor | None, ...]:
+        """Each in the dtype of what it belongs to."""
+        made = zip((self._of_hidden, self._of_weight, self._of_bias), self._dtypes, strict=True)
+        return tuple(None if grad is None else grad.to(dtype) for grad, dtype in made)
 
 
 class _LogitsLoss(torch.autograd.Function):

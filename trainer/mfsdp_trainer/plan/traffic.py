@@ -64,7 +64,10 @@ def _gathered(facts: ModelFacts, job: Job, choice: Choice) -> int:
         # Before the forward and before the backward pass; what is in no unit once.
         if choice.engine is Engine.MEGATRON_FSDP:
             return job.micro_batches * 2 * rest + root
-        return job.micro_batches * (2 * rest + root)
+        # FSDP2 keeps the head in between: the backward pass begins where the forward ends.
+        ends = [u.elements() for u in facts.units if u.kind is UnitKind.END]
+        head = ends[-1] if ends else 0
+        return job.micro_batches * (2 * rest - head + root)
     if choice.strategy is ShardingStrategy.OPTIM_GRADS and choice.engine is Engine.TORCH_FSDP2:
         return job.micro_batches * (rest + root)
     return rest + root
