@@ -38,7 +38,7 @@ cluster-test: venv cluster-up ## Jobs on the real cluster, from the real images 
 soak: venv cluster-up ## What takes too long for `make test`
 	@$(PY) -m pytest tests -m soak
 
-bench-trainer: venv ## The trainer's figures beside their limits; SECTION=throughput|saves|pipeline for one
+bench-trainer: venv ## The trainer's figures beside their limits; SECTION=throughput|saves|memory|pipeline|start for one
 	@$(PY) -m tests.bench.trainer $(SECTION)
 
 venv: ## The pinned development environment in .venv

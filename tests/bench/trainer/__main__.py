@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.bench.report import Figure, show
-from tests.bench.trainer import pipeline, saves, throughput
+from tests.bench.trainer import memory, pipeline, saves, start, throughput
 from tests.trainer.gang import Gang
 
 PAIRS = 40
@@ -25,7 +25,9 @@ def _throughput(gang: Gang, text: Path, directory: Path) -> list[Figure]:
 SECTIONS: Mapping[str, Callable[[Gang, Path, Path], list[Figure]]] = {
     "throughput": _throughput,
     "saves": saves.measure,
+    "memory": memory.measure,
     "pipeline": pipeline.measure,
+    "start": start.measure,
 }
 
 
