@@ -13,13 +13,14 @@ from tests.trainer.gang import Gang
 from tests.trainer.runs import TINY, Recorder, configuration, run_training
 from tests.trainer.test_start import FAMILIES, TOKENS
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.data.tokenizer import byte_tokenizer
 from mfsdp_trainer.export import model as export_module
 from mfsdp_trainer.export.model import shards
 from mfsdp_trainer.run import build, train
-from mfsdp_trainer.sample import sample
+from mfsdp_trainer.sample import Wish, sample
 from mfsdp_trainer.world import World
 
 
@@ -92,7 +93,42 @@ def test_tokenizer_goes_with_it_and_everyone_may_read_it(
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     for file in (tmp_path / "export").iterdir():
         assert stat.S_IMODE(file.stat().st_mode) & 0o044 == 0o044, file.name
-    assert sample(str(tmp_path / "export"), "line 7", 5, 0.7, 1).startswith("line 7")
+    assert sample(str(tmp_path / "export"), Wish("line 7", tokens=5)).startswith("line 7")
+
+
+TURNS = (
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}END\n{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+@pytest.mark.parametrize("end", ["<|turn|>", ";"])
+def test_a_model_of_chats_ends_its_turn(gang: Gang, tmp_path: Path, end: str) -> None:
+    """Where the template's last word is a token of its own; else where the tokenizer ends."""
+    tokenizer = byte_tokenizer().transformers
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    tokenizer.chat_template = TURNS.replace("END", end)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    talk = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]
+    file = tmp_path / "chat.jsonl"
+    file.write_text(f"{json.dumps({'messages': talk})}\n" * 200, encoding="utf-8")
+    path = tmp_path / "run"
+    config = exported(
+        file,
+        path,
+        data={
+            "sources": [{"path": str(file), "format": "jsonl", "content": "chat"}],
+            "tokenizer": {"kind": "huggingface", "path": str(tmp_path / "tokenizer")},
+        },
+        training={"steps": 40},
+    )
+    assert gang.results(2, run_training, config)[0].error is None
+    settings = GenerationConfig.from_pretrained(path / "export")
+    turn = tokenizer.convert_tokens_to_ids("<|turn|>")
+    ends = [turn, tokenizer.eos_token_id] if end == "<|turn|>" else tokenizer.eos_token_id
+    assert settings.eos_token_id == ends
+    answer = sample(str(path / "export"), Wish("2+2", tokens=20, temperature=0, chat=True))
+    assert answer == "4" if end == "<|turn|>" else answer.startswith("4;")
 
 
 def test_the_loss_on_held_out_text_is_that_of_the_exported_model(

@@ -18,7 +18,7 @@ from .checkpoint.sole import sole_run
 from .checkpoint.store import Store
 from .checkpoint.warm import warm_start
 from .config import TrainerConfig
-from .config.data import Packing
+from .config.data import DataContent, Packing
 from .config.problems import explain
 from .contract import Phase
 from .data.batches import MicroBatch, Share, TrainingData, held_out_batches
@@ -285,7 +285,13 @@ def _export(loop: Loop, model_config: PreTrainedConfig) -> None:
     target = f"{loop.config.checkpoint.path.rstrip('/')}/export"
     tokenizer = partial(_tokenizer, loop.config)
     export_trained(
-        loop.engine, build_meta(model_config), loop.config.model, tokenizer, target, loop.world
+        loop.engine,
+        build_meta(model_config),
+        loop.config.model,
+        tokenizer,
+        target,
+        loop.world,
+        chats=any(source.content is DataContent.CHAT for source in loop.config.data.sources),
     )
     loop.meter.exported(target)
 

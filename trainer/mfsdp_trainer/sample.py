@@ -6,8 +6,11 @@ Uses nothing of this package: an export opens with transformers alone.
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
@@ -16,21 +19,50 @@ class PromptError(ValueError):
     """A prompt that the model cannot go on from."""
 
 
-def sample(directory: str, prompt: str, tokens: int, temperature: float, seed: int) -> str:
-    """The prompt and up to `tokens` tokens after it; temperature 0 takes the likeliest each.
+@dataclass(frozen=True)
+class Wish:
+    """What the model is to write."""
+
+    prompt: str
+    tokens: int = 200
+    """At most."""
+    temperature: float = 0.7
+    """0 takes the likeliest token each time."""
+    seed: int = 1
+    chat: bool = False
+    """Take the prompt for what a user says, and give the answer alone."""
+
+
+def sample(directory: str, wish: Wish) -> str:
+    """The prompt and what comes after it; of a chat the answer.
 
     Stops where the model's context is full. Raises PromptError for a prompt that fills it.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(wish.seed)
     tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
-    inputs = tokenizer(prompt, return_tensors="pt")
-    choice = {"do_sample": True, "temperature": temperature} if temperature > 0 else {}
-    room = new_tokens(model.config, int(inputs["input_ids"].shape[1]), tokens)
+    inputs = _inputs(tokenizer, wish)
+    length = int(inputs["input_ids"].shape[1])
+    choice = {"do_sample": True, "temperature": wish.temperature} if wish.temperature > 0 else {}
+    room = new_tokens(model.config, length, wish.tokens)
     output = model.generate(
         **inputs, max_new_tokens=room, pad_token_id=tokenizer.eos_token_id, **choice
     )
-    return str(tokenizer.decode(output[0], skip_special_tokens=True))
+    written = output[0, length if wish.chat else 0 :]
+    return str(tokenizer.decode(written, skip_special_tokens=True))
+
+
+def _inputs(tokenizer: Any, wish: Wish) -> dict[str, Tensor]:
+    if not wish.chat:
+        return dict(tokenizer(wish.prompt, return_tensors="pt"))
+    if not tokenizer.chat_template:
+        raise PromptError("--chat: the model's tokenizer has no chat template: leave it out")
+    talk = [{"role": "user", "content": wish.prompt}]
+    return dict(
+        tokenizer.apply_chat_template(
+            talk, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+        )
+    )
 
 
 def new_tokens(config: PretrainedConfig, prompt: int, wanted: int) -> int:
@@ -58,13 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=200, help="how many tokens to write at most")
     parser.add_argument("--temperature", type=float, default=0.7, help="0: the likeliest text")
     parser.add_argument("--seed", type=int, default=1, help="the same seed writes the same text")
-    chosen = parser.parse_args(arguments)
+    parser.add_argument("--chat", action="store_true", help="the prompt is what a user says")
+    chosen = vars(parser.parse_args(arguments))
+    directory = chosen.pop("directory")
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        text = sample(
-            chosen.directory, chosen.prompt, chosen.tokens, chosen.temperature, chosen.seed
-        )
+        text = sample(directory, Wish(**chosen))
     except PromptError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from mfsdp_trainer.claim import ClaimedError, claimed
 from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.config.data import DataContent
 from mfsdp_trainer.config.load import dump_config
 from mfsdp_trainer.contract import Progress
 
@@ -152,8 +153,10 @@ class Run:
         if not self._config.checkpoint.export:
             return
         print(f"exported model  {export}")
+        chat = any(source.content is DataContent.CHAT for source in self._config.data.sources)
+        options = ["--prompt", prompt, *(["--chat"] if chat else [])]
         sample = subprocess.run(
-            [sys.executable, "-m", "mfsdp_trainer.sample", str(export), "--prompt", prompt],
+            [sys.executable, "-m", "mfsdp_trainer.sample", str(export), *options],
             capture_output=True,
             text=True,
             check=False,
@@ -162,4 +165,5 @@ class Run:
             why = last_line(sample.stderr) or "the model's program ended without a word"
             print(f"no sample: {why}", file=sys.stderr)
         else:
-            print(f"a sample that it wrote:\n{sample.stdout}", end="")
+            said = f"it was told {prompt!r} and answered" if chat else "a sample that it wrote"
+            print(f"{said}:\n{sample.stdout}", end="")

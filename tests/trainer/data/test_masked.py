@@ -67,11 +67,19 @@ def test_a_rank_without_tokens_does_not_count(
         assert finite
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("strategy", ["ddp", "optim_grads_params"])
 def test_a_step_without_tokens_leaves_the_weights(
-    gang: Gang, text_file: Path, tmp_path: Path, strategy: str
+    gang: Gang, text_file: Path, tmp_path: Path, strategy: str, optimizer: str
 ) -> None:
-    config = configuration(text_file, tmp_path, strategy=strategy, ranks=2, micro_batches=3)
+    config = configuration(
+        text_file,
+        tmp_path,
+        strategy=strategy,
+        ranks=2,
+        micro_batches=3,
+        training={"optimizer": optimizer, "weightDecay": 0.1},
+    )
     for answer in gang.results(2, masked_steps, config, [0, 1]):
         assert answer == (0.0, 0.0, 0, False, True)
 

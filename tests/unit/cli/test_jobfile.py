@@ -69,7 +69,7 @@ def test_examples_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ("    steps: 10", "    freeze: ['a{99999999999}']\n    steps: 10"),
             11,
-            "training.freeze: 'a{99999999999}' is not a regular expression: the repetition number",
+            "training.freeze[0]: 'a{99999999999}' is not a regular expression: the repet",
         ),
     ],
 )

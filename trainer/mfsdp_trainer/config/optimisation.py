@@ -44,9 +44,7 @@ def _compiles(pattern: str) -> str:
             warnings.simplefilter("ignore", FutureWarning)
             re.compile(pattern)
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
-        raise ValueError(
-            f"training.freeze: {pattern!r} is not a regular expression: {error}"
-        ) from None
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
     return pattern
 
 

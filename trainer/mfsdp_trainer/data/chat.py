@@ -129,6 +129,20 @@ class ChatTemplate:
             spans.append((len(before), len(after)))
         return whole, spans
 
+    def end_of_turn(self) -> int | None:
+        """The token that ends what the assistant says; None where that is no special token."""
+        talk: Messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+        ]
+        try:
+            ((ids, trained),) = self.tokens([self.render(talk)])
+        except BadRecordError:  # a template of other conversations than this one
+            return None
+        special = self._tokenizer.added_tokens_decoder
+        ends = [int(token) for token in ids[trained] if int(token) in special]
+        return ends[-1] if ends else None
+
     def tokens(
         self, rendered: Sequence[tuple[str, Spans]]
     ) -> list[tuple[NDArray[np.uint32], NDArray[np.bool_]]]:

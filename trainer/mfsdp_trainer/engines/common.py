@@ -38,6 +38,9 @@ class Forward(ABC):
 class TorchEngine(Forward):
     """The half of `Engine` that is the same wherever `torch.optim` updates the model's tensors."""
 
+    _frees_gradients = True
+    """Whether there are no gradients between steps, or zeros."""
+
     def __init__(self, setup: Setup) -> None:
         """The model of the setup must be laid out and filled."""
         self._model = setup.model
@@ -53,7 +56,7 @@ class TorchEngine(Forward):
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._optimizer.zero_grad(set_to_none=self._frees_gradients)
 
     def state(self) -> dict[str, Any]:
         """See `Engine.state`."""

@@ -15,6 +15,10 @@ from .common import TorchEngine
 class DdpEngine(TorchEngine):
     """See `Engine`. bf16 is autocast over fp32 weights; gradients are fp32 and reduced so."""
 
+    _frees_gradients = False
+    """They are views of what is reduced: without them those of all micro-batches but the last
+    would be added up in memory of their own, as much again."""
+
     def __init__(self, setup: Setup) -> None:
         setup.fill(setup.model)
         super().__init__(setup)

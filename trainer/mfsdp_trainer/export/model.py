@@ -18,6 +18,7 @@ from mfsdp_trainer.checkpoint.store import explained, first_line
 from mfsdp_trainer.engines.common import saved_buffers
 from mfsdp_trainer.world import World
 
+from .generation import stop_after_turns
 from .place import export_place
 
 SHARD_BYTES: Final = 1 << 31
@@ -31,16 +32,19 @@ def export(
     tokenizer: Callable[[], PreTrainedTokenizerBase],
     target: str,
     world: World,
+    *,
+    chats: bool = False,
 ) -> None:
     """Write weights in fp32, config, tokenizer and generation config to `target`, atomically.
 
     `parameters` come one by one, collectively; `model` is the model on the meta device;
-    `tokenizer` is called on rank 0, which writes, and holds one file of weights at a time.
-    Collective. Raises CheckpointError on every rank.
+    `tokenizer` is called on rank 0, which writes, and holds one file of weights at a time. A model
+    that was trained on `chats` generates until its turn is over. Collective. Raises
+    CheckpointError on every rank.
     """
     with ExitStack() as stack:
         writing = _Writing(model, target)
-        world.from_first(lambda: writing.begin(stack, tokenizer))
+        world.from_first(lambda: writing.begin(stack, tokenizer(), chats=chats))
         for name, tensor in parameters:
             if world.is_first:
                 writing.add(name, tensor)
@@ -62,7 +66,7 @@ class _Writing:
         self._bytes = 0
         self._error: OSError | None = None
 
-    def begin(self, stack: ExitStack, tokenizer: Callable[[], PreTrainedTokenizerBase]) -> None:
+    def begin(self, stack: ExitStack, tokenizer: PreTrainedTokenizerBase, *, chats: bool) -> None:
         """Write all but the weights. Raises CheckpointError."""
         with explained(self._target):
             self._place = stack.enter_context(export_place(self._target))
@@ -71,8 +75,10 @@ class _Writing:
             model.config.architectures = [type(model).__name__]
             model.config.save_pretrained(directory)
             if model.generation_config is not None:
+                if chats:
+                    stop_after_turns(model.generation_config, tokenizer)
                 model.generation_config.save_pretrained(directory)
-            tokenizer().save_pretrained(directory)
+            tokenizer.save_pretrained(directory)
             for file in [entry for entry in directory.rglob("*") if entry.is_file()]:
                 self._place.finished(file)
 

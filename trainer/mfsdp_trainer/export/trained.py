@@ -31,20 +31,23 @@ def export_trained(
     tokenizer: Tokenizer,
     target: str,
     world: World,
+    *,
+    chats: bool,
 ) -> None:
     """Export what the configuration says, atomically; `meta` is the model without adapters.
 
     Collective. Raises CheckpointError on every rank.
     """
     if config.lora is None:
-        export(engine.full_parameters(), meta, tokenizer, target, world)
+        export(engine.full_parameters(), meta, tokenizer, target, world, chats=chats)
         return
     # Late: peft takes a second to import.
     from mfsdp_trainer.models.adapters import Adapters
 
     adapters = Adapters.of(copy.deepcopy(meta), config.lora)
     if config.lora.export is LoraExport.MERGED:
-        export(adapters.merged(engine.full_parameters()), meta, tokenizer, target, world)
+        merged = adapters.merged(engine.full_parameters())
+        export(merged, meta, tokenizer, target, world, chats=chats)
         return
     trained = dict(engine.full_parameters(trained_only=True))
     base = config.path or ""

@@ -89,7 +89,7 @@ def memory(facts: ModelFacts, job: Job, choice: Choice) -> Memory:
 
 def _ddp(facts: ModelFacts, job: Job, work: WorkFacts | None) -> Memory:
     whole, trained = facts.elements(), facts.elements(trained=True)
-    # Buckets are there always. Before the last micro-batch gradients add up outside of them.
+    # There always, also between steps.
     buckets = _FP32 * trained
     return Memory(
         parameters=_FP32 * trained + job.element * (whole - trained),
@@ -97,7 +97,7 @@ def _ddp(facts: ModelFacts, job: Job, work: WorkFacts | None) -> Memory:
         optimizer=job.moments * _FP32 * trained,
         gathered=work.weight_copies if work else 0,
         reducing=0,
-        carried=2 * buckets if job.micro_batches > 1 else buckets,
+        carried=buckets,
         work=work,
     )
 
