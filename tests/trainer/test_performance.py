@@ -1,6 +1,7 @@
 """Options that save time or memory, and other models' heads, leave every number as it was."""
 
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -205,9 +206,17 @@ def test_options_of_megatron_fsdp_change_no_number(
     assert run("b", **performance) == run("a")
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("engine", ["ddp", "fsdp2", "megatron"])
-@pytest.mark.parametrize("how", ["none", "full", "selective"])
+COMPILED = {("ddp", "none"), ("fsdp2", "full"), ("megatron", "selective")}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++")
+@pytest.mark.parametrize(
+    ("engine", "how"),
+    [
+        pytest.param(*case, marks=[] if case in COMPILED else pytest.mark.soak)
+        for case in product(("ddp", "fsdp2", "megatron"), ("none", "full", "selective"))
+    ],
+)
 def test_compiled_layers_change_no_number(
     gang: Gang, text_file: Path, tmp_path: Path, engine: str, how: str
 ) -> None:

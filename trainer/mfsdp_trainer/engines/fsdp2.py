@@ -72,7 +72,7 @@ def _shard(setup: Setup) -> None:
     mesh = _mesh(setup.world, setup.sharding)
     policy = MixedPrecisionPolicy(param_dtype=setup.compute_dtype, reduce_dtype=torch.float32)
     reshard = setup.sharding.strategy is ShardingStrategy.OPTIM_GRADS_PARAMS
-    head = model.get_output_embeddings()
+    head: nn.Module | None = model.get_output_embeddings()
     for unit in units:
         # The last unit of the forward pass is the first of the backward: kept until then, as the
         # root's parameters are.

@@ -15,7 +15,6 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
-    noop_context_fn,
 )
 
 from mfsdp_trainer.config.training import Recompute
@@ -76,14 +75,13 @@ class _Recomputed:
 
     def __init__(self, forward: Callable[..., Any], *, selective: bool) -> None:
         self._forward = forward
-        self._contexts = _selective if selective else noop_context_fn
+        # No context_fn rather than one that does nothing: torch.compile takes none but known ones.
+        self._choice: dict[str, Any] = {"context_fn": _selective} if selective else {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._forward(*args, **kwargs)
-        return checkpoint(
-            self._forward, *args, use_reentrant=False, context_fn=self._contexts, **kwargs
-        )
+        return checkpoint(self._forward, *args, use_reentrant=False, **self._choice, **kwargs)
 
 
 def recompute(layer: nn.Module, how: Recompute) -> None:
