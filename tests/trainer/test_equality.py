@@ -35,7 +35,7 @@ PAIRWISE = [
     ("optim_grads_params", 4, True, 3),
 ]
 REST = sorted(
-    {*product(STRATEGIES, (1, 2, 4), (False, True), (1, 3))} - {*PAIRWISE}, key=lambda c: c[1]
+    {*product(STRATEGIES, (1, 2, 4), (False, True), (1, 3))} - {*PAIRWISE}, key=lambda c: (c[1], c)
 )
 assert_equal = partial(assert_equal_to, run_training)
 HYBRID = ["optim", "optim_grads", "optim_grads_params"]
