@@ -1,5 +1,6 @@
 """What a rank holds: at its start little more than its shard, in a step two units and a chunk."""
 
+import ctypes
 import threading
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,19 @@ def _anonymous() -> int:
     raise AssertionError("no RssAnon in /proc/self/status")
 
 
+def _give_back_what_is_freed() -> None:
+    """Have malloc map every block of 64 KiB and more, so that freeing it is seen.
+
+    By itself it keeps freed blocks of up to 32 MiB: a whole model may lie in what is left of
+    tensors that are gone.
+    """
+    mmap_threshold = -3  # M_MMAP_THRESHOLD of malloc.h
+    assert ctypes.CDLL(None).mallopt(mmap_threshold, 65_536) == 1
+
+
 def started(world: World, config: TrainerConfig, small: TrainerConfig) -> tuple[int, int]:
     """Bytes of the model, and at the peak of its start over what was there before."""
+    _give_back_what_is_freed()
     # What libraries allocate once shall not be counted.
     build(small, world, Recorder(world.rank))
     before = _anonymous()
@@ -91,9 +103,10 @@ def test_a_start_holds_the_shard_and_little_more(
     small = make(text_file, tmp_path, **choice)
     for size, peak in gang.results(4, on_cpu, started, config, small):
         shard = size / 4
-        # Megatron FSDP's buffers are filled from a second set of shards.
-        sets = 2 if engine == "megatron" else 1
-        assert peak < (sets + 0.5) * shard + 24 * MIB
+        # Megatron FSDP's gradients have memory from the start on, and its buffers are filled from
+        # one more set of shards: three of the four that it holds as it trains.
+        sets = 3 if engine == "megatron" else 1
+        assert peak < (sets + 0.25) * shard + 8 * MIB < size
 
 
 def held(world: World, config: TrainerConfig) -> tuple[int, int, int]:
