@@ -1,9 +1,12 @@
 """Names, publication and retention of checkpoints in a directory."""
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 
 from mfsdp_trainer.checkpoint.directory import Directory
 from mfsdp_trainer.checkpoint.manifest import FileSum, Identity, Manifest, Position, Sum
@@ -43,6 +46,42 @@ def test_the_newest_comes_first_and_what_is_no_checkpoint_does_not_count(tmp_pat
         "step-00000005",
     ]
     assert Directory(tmp_path / "nowhere").complete() == []
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is made durable and renamed, in order: what a power cut would find, and a kill cannot
+    show."""
+    told: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        told.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+        fsync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        told.append(f"name {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    return told
+
+
+def test_it_gets_its_name_when_all_of_it_is_durable(tmp_path: Path, told: list[str]) -> None:
+    name = save(tmp_path, 1).name
+    at = told.index(f"name {name}")
+    files = ["__0_0.distcp", "checkpoint.json", f".saving-{name}-attempt-0"]
+    assert sorted(told[:at]) == sorted(f"sync {file}" for file in files)
+    assert told[at + 1 :] == [f"sync {tmp_path.name}"]
+
+
+def test_ranks_make_their_own_files_durable(tmp_path: Path, told: list[str]) -> None:
+    """What waits in the memory of another node, the one that publishes cannot write out."""
+    store = Directory(tmp_path)
+    writer = store.writer(store.begin(1))
+    dcp.save({"weight": torch.ones(3)}, storage_writer=writer, no_dist=True)
+    assert "sync __0_0.distcp" in told
 
 
 def test_pointers_are_for_people(tmp_path: Path) -> None:

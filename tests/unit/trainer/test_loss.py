@@ -87,6 +87,30 @@ def test_a_scale_is_not_rounded_to_bf16() -> None:
     assert float((ours.grad.float() / exact.grad).nanmean()) == pytest.approx(1, abs=5e-4)
 
 
+def test_nor_is_it_where_head_and_loss_are_one() -> None:
+    """Each gradient is rounded once, here to more and there to less: no factor is common to all."""
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(1, 200, 16), torch.randn(VOCABULARY, 16)
+    parts = [part.bfloat16().requires_grad_() for part in (hidden, weight)]
+    labels = torch.randint(0, VOCABULARY, (1, 200))
+    found = head_loss(parts[0], parts[1], None, labels, 1 / 3000)
+    found.backward()
+    wide = [part.detach().float().requires_grad_() for part in parts]
+    (by_torch(whole(wide[0], wide[1], None), labels) / 3000).backward()
+    for part, exact in zip(parts, wide, strict=True):
+        assert part.grad is not None
+        assert exact.grad is not None
+        factor = (part.grad.float() * exact.grad).sum() / exact.grad.square().sum()
+        assert float(factor) == pytest.approx(1, abs=5e-4)
+
+
+def test_the_loss_of_bf16_states_has_more_digits_than_they() -> None:
+    hidden, weight, _, labels = (part.detach() for part in example(torch.bfloat16))
+    found = head_loss(hidden, weight, None, labels)
+    assert found.dtype is torch.float32
+    assert float(found) == pytest.approx(float(by_torch((hidden @ weight.T).float(), labels)))
+
+
 def test_bf16_gradients_of_the_head_are_added_up_in_fp32() -> None:
     """Thousands of equal shares: in bf16 the sum stops growing at 256 of them."""
     rows = 3000

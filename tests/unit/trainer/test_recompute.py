@@ -1,5 +1,6 @@
 """What recompute keeps between forward and backward, and that it changes no number."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from tests.trainer.memory import Live
 from tests.trainer.runs import TINY
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -54,6 +56,26 @@ def test_gradients_stay_the_same_with_dropout_too(settings: dict[str, Any]) -> N
     for how in (Recompute.SELECTIVE, Recompute.FULL):
         for found, slope in zip(slopes(settings, how), wanted, strict=True):
             assert torch.equal(found, slope)
+
+
+class _Choices(TorchDispatchMode):
+    """Counts how often routers choose experts."""
+
+    made = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> object:
+        self.made += func is torch.ops.aten.topk.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_routers_choose_once() -> None:
+    """Chosen again, of two that are equal the other one may be taken."""
+    model = made(MIXTURE, Recompute.SELECTIVE)
+    with _Choices() as choices:
+        hidden(model).square().sum().backward()
+    assert choices.made == MIXTURE["num_hidden_layers"]
 
 
 def kept(how: Recompute) -> int:
