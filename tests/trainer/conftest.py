@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from tests.trainer.gang import Gang
 
+# Its assertions shall tell their numbers, as those of tests do.
+pytest.register_assert_rewrite("tests.trainer.reference")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:

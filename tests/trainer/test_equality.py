@@ -9,10 +9,12 @@ import pytest
 import torch
 from tests.trainer.gang import Gang
 from tests.trainer.reference import Reference, assert_equal_to, train_reference
-from tests.trainer.runs import TINY, configuration, run_training
+from tests.trainer.runs import TINY, Recorder, configuration, run_training
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.run import build
+from mfsdp_trainer.world import World
 
 STRATEGIES = ["ddp", "no_shard", "optim", "optim_grads", "optim_grads_params"]
 # Every pair of values of two columns occurs. The matrix in full is for `make soak`.
@@ -124,3 +126,20 @@ def test_bf16_over_fp32_masters_stays_near(
         training={"precision": "bf16"},
     )
     assert_equal(gang, config, references[True], tolerance=2e-2)
+
+
+def trains_after_an_evaluation(world: World, config: TrainerConfig) -> tuple[bool, bool]:
+    """Whether dropout is on: inside an evaluation, and after it."""
+    loop, _ = build(config, world, Recorder(world.rank))
+    with loop.engine.evaluation():
+        inside = loop.engine._model.training  # type: ignore[attr-defined]
+    return inside, loop.engine._model.training  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "optim", "optim_grads_params"])
+def test_an_evaluation_turns_dropout_off_and_on_again(
+    gang: Gang, text_file: Path, tmp_path: Path, strategy: str
+) -> None:
+    """Megatron FSDP's is in test_corrections, by the numbers."""
+    config = configuration(text_file, tmp_path, strategy=strategy, ranks=2)
+    assert gang.results(2, trains_after_an_evaluation, config) == [(False, True)] * 2
