@@ -115,6 +115,14 @@ class Case:
         return cls(Task.drawn(chance), Way.drawn(chance), Way.drawn(chance))
 
 
+@pytest.fixture
+def gang() -> Iterator[Gang]:
+    """Fresh processes for each case: three runs, each of a world size of its own."""
+    gang = Gang()
+    yield gang
+    gang.stop()
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A directory with weights of each family."""

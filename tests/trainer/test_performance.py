@@ -156,22 +156,6 @@ def test_units_are_in_the_order_of_the_forward_pass() -> None:
     assert not any(isinstance(unit, FSDPModule) for unit in units)
 
 
-def run_with_buffers(world: World, config: TrainerConfig) -> Any:
-    """A run whose kept buffers are on the world's device, where the package asks for CUDA's."""
-    from megatron.core.distributed.fsdp.src.megatron_fsdp.utils import GlobalMemoryBuffer
-
-    own = GlobalMemoryBuffer.get_tensor
-
-    def get_tensor(*args: Any, **kwargs: Any) -> Any:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr("torch.cuda.current_device", lambda: world.device)
-            return own(*args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GlobalMemoryBuffer, "get_tensor", get_tensor)
-        return run_on_cpu(world, config)
-
-
 @pytest.mark.parametrize(
     ("performance", "replicas"),
     [
@@ -199,7 +183,7 @@ def test_options_of_megatron_fsdp_change_no_number(
         )
         chosen = config.performance.model_validate(choice, by_alias=True, by_name=False)
         config = config.model_copy(update={"performance": chosen})
-        result = gang.results(4, run_with_buffers, config)[0]
+        result = gang.results(4, run_on_cpu, config)[0]
         assert result.error is None
         return result.steps
 

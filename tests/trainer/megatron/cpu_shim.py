@@ -33,15 +33,30 @@ def _stays(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return tensor
 
 
+def _kept_buffer(own: Any) -> Any:
+    """The package makes the buffers that it keeps where torch.cuda computes."""
+
+    def get_tensor(*args: Any, **kwargs: Any) -> Tensor:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
+            tensor: Tensor = own(*args, **kwargs)
+            return tensor
+
+    return get_tensor
+
+
 @contextmanager
 def cuda_on_cpu() -> Iterator[None]:
     """Patch torch.cuda in this process for a while. Raises RuntimeError where there is a GPU."""
     if torch.cuda.is_available():
         raise RuntimeError("the CPU shim is for machines without a GPU: test on the GPU instead")
+    from megatron.core.distributed.fsdp.src.megatron_fsdp.utils import GlobalMemoryBuffer
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "current_device", lambda: 0)
         patch.setattr(torch.cuda, "Stream", _Stream)
         patch.setattr(torch.cuda, "current_stream", _Stream)
         patch.setattr(torch.cuda, "stream", _stream)
         patch.setattr(Tensor, "cuda", _stays)
+        patch.setattr(GlobalMemoryBuffer, "get_tensor", _kept_buffer(GlobalMemoryBuffer.get_tensor))
         yield
