@@ -47,7 +47,9 @@ export UV_SYSTEM_CERTS=true # a company's own CA, where pip trusts it, is truste
 echo "venv: installing the pinned environment with $("$python" --version) (torch alone is 3 GB the first time)"
 rm -rf .venv
 "$uv" venv --quiet --python "$python" .venv
-"$uv" pip sync --quiet --python .venv/bin/python --require-hashes requirements/dev.txt
+# Compiled here, once: where PYTHONDONTWRITEBYTECODE is set every process would compile torch again, for
+# six seconds.
+"$uv" pip sync --quiet --compile-bytecode --python .venv/bin/python --require-hashes requirements/dev.txt
 "$uv" pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
 ln -s "$uv" .venv/bin/uv
 

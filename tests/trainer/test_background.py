@@ -204,3 +204,18 @@ def test_copies_take_the_same_memory_each_time() -> None:
     second = staging.copy(state)["model"]["weight"]
     assert second.data_ptr() == first.data_ptr()
     assert second.sum() == 2000
+
+
+def test_other_tensors_are_copied_too() -> None:
+    """An optimizer may replace a tensor in place of changing it."""
+    staging = Staging(torch.device("cpu"))
+    state = {"weight": torch.ones(10), "step": torch.zeros(())}
+    staging.copy(state)
+    state["step"] = torch.ones(())
+    state["more"] = torch.full((3,), 2.0)
+    copied = staging.copy(state)
+    assert {name: float(tensor.sum()) for name, tensor in copied.items()} == {
+        "weight": 10,
+        "step": 1,
+        "more": 6,
+    }

@@ -73,6 +73,6 @@ def _run(text: Path, path: Path) -> Mapping[str, float]:
     env = {**os.environ, "TMPDIR": str(path)}
     subprocess.run(command, check=True, timeout=DEADLINE, env=env, stdout=subprocess.DEVNULL)
     lines = records.read_text(encoding="utf-8").splitlines()
-    (summary,) = (line for line in map(json.loads, lines) if line["kind"] == "summary")
-    seconds: Mapping[str, float] = summary["seconds"]
+    (end,) = (line for line in map(json.loads, lines) if line["kind"] == "end")
+    seconds: Mapping[str, float] = end["seconds"]
     return seconds
