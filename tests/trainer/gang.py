@@ -87,11 +87,7 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _main(rank: int, pipe: Connection, environment: dict[str, str]) -> None:
-    # The server's is as old as the first gang of the session.
-    os.environ.clear()
-    os.environ.update(environment)
-    tempfile.tempdir = None
+def _main(rank: int, pipe: Connection) -> None:
     _Rank(rank, pipe).serve()
 
 
@@ -120,7 +116,7 @@ class Gang:
         """Call on each rank; every rank's result or `Raised`."""
         assert size <= self._most
         _require_gpus(size)
-        self._start()
+        self._start(size)
         if size != self._size:
             self._size = size
             self._groups += 1
@@ -148,19 +144,15 @@ class Gang:
         except EOFError:
             raise AssertionError(f"rank {rank} died in {function.__name__}") from None
 
-    def _start(self) -> None:
-        if self._processes:
-            return
+    def _start(self, size: int) -> None:
+        """Have at least so many processes: each takes seconds of CPU to import torch."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        # Forked from a process that has imported the trainer and done nothing else: each starts
-        # as fresh as a spawned one, without the seconds of CPU that the imports take.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.trainer.imports"])
-        for rank in range(self._most):
+        # Not forked from a process that has torch: in one of some thousand tests a rank of Megatron
+        # FSDP then crashed inside gloo's thread, or hung.
+        context = multiprocessing.get_context("spawn")
+        for rank in range(len(self._processes), size):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_main, args=(rank, theirs, dict(os.environ)), daemon=True
-            )
+            process = context.Process(target=_main, args=(rank, theirs), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)

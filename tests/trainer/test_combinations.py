@@ -199,7 +199,7 @@ def differences(
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[] if n < 5 else pytest.mark.soak) for n in range(60)]
+    "number", [pytest.param(n, marks=[] if n < 3 else pytest.mark.soak) for n in range(60)]
 )
 def test_every_step_is_that_of_a_plain_process(
     gang: Gang, models: dict[str, Path], tmp_path: Path, number: int

@@ -46,12 +46,12 @@ WAYS = [
     *product(("torch_fsdp2", "megatron_fsdp"), STRATEGIES),
 ]
 PAIRWISE = [
-    # model, precision, micro-batches: each way of the nine runs with two of them
+    # model, precision, micro-batches: each way of the nine runs with one of them
     [("untied", "fp32", 1), ("tied", "bf16", 3)],
     [("mixture", "bf16", 1), ("untied", "fp32", 3)],
     [("tied", "fp32", 3), ("mixture", "bf16", 1)],
 ]
-CASES = [(*way, *case) for at, way in enumerate(WAYS) for case in PAIRWISE[at % 3]]
+CASES = [(*way, *PAIRWISE[at % 3][at % 2]) for at, way in enumerate(WAYS)]
 REST = sorted(
     {*((*w, *c) for w in WAYS for c in product(MODELS, ("fp32", "bf16"), (1, 3)))} - {*CASES}
 )

@@ -1,5 +1,0 @@
-"""What every process of a gang needs: imported once, in the server that they are forked from."""
-
-import transformers.models.auto.modeling_auto  # noqa: F401
-
-import mfsdp_trainer.run  # noqa: F401
