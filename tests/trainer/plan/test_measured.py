@@ -136,8 +136,16 @@ def test_a_run_allocates_and_sends_what_the_plan_says(
     assert_near(measured(gang, config), planned(config, facts))
 
 
-@pytest.mark.parametrize("engine", ["torch_fsdp2", "megatron_fsdp"])
-@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+COPIES = {("torch_fsdp2", "optim_grads_params"), ("megatron_fsdp", "optim")}
+
+
+@pytest.mark.parametrize(
+    ("engine", "strategy"),
+    [
+        pytest.param(*way, marks=[] if way in COPIES else pytest.mark.soak)
+        for way in product(("torch_fsdp2", "megatron_fsdp"), STRATEGIES[1:])
+    ],
+)
 def test_copies_of_shards_too(
     gang: Gang,
     facts: dict[tuple[Any, ...], ModelFacts],
