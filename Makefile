@@ -7,7 +7,6 @@ SHELL := /bin/bash
 
 PY := .venv/bin/python
 BED := python3 tests/bed
-BESIDE := -n auto --maxprocesses 4 --dist loadfile # files side by side: tests mostly wait
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,10 +24,10 @@ lint: venv ## ruff, mypy, import contract, generated files, chart, scripts
 	@hack/lint.sh
 
 unit-test: venv ## Pure functions and the launcher's processes (2 minutes)
-	@$(PY) -m pytest $(BESIDE) tests/unit
+	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile tests/unit
 
 trainer-test: venv ## Training against an unsharded run, on the CPU
-	@$(PY) -m pytest $(BESIDE) tests/trainer
+	@hack/trainer-tests.sh
 
 api-test: venv cluster-up ## The CRD against the real API server
 	@$(PY) -m pytest tests/api

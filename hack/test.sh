@@ -5,9 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 started=$SECONDS
 
-# Files side by side: most of what tests do is wait, for processes that start and for each other.
-beside=(-n auto --maxprocesses 4 --dist loadfile)
-
 step() {
     printf '\n\033[1m== %s (%d min %02d s so far)\033[0m\n' "$1" \
         $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60))
@@ -16,7 +13,7 @@ step() {
 step "lint"
 hack/lint.sh
 step "unit tests"
-.venv/bin/python -m pytest -q "${beside[@]}" tests/unit
+.venv/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile tests/unit
 step "embedded cluster"
 python3 tests/bed up
 step "images"
@@ -26,5 +23,5 @@ step "API tests"
 step "cluster tests"
 .venv/bin/python -m pytest -q tests/cluster
 step "trainer tests"
-.venv/bin/python -m pytest -q "${beside[@]}" tests/trainer
+hack/trainer-tests.sh
 step "done"
