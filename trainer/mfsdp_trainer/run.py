@@ -18,7 +18,7 @@ from .checkpoint.sole import sole_run
 from .checkpoint.store import Store
 from .checkpoint.warm import warm_start
 from .config import TrainerConfig
-from .config.data import DataContent, Packing
+from .config.data import Packing
 from .config.problems import explain
 from .contract import Phase
 from .data.batches import MicroBatch, Share, TrainingData, held_out_batches
@@ -291,7 +291,7 @@ def _export(loop: Loop, model_config: PreTrainedConfig) -> None:
         tokenizer,
         target,
         loop.world,
-        chats=any(source.content is DataContent.CHAT for source in loop.config.data.sources),
+        chats=loop.config.data.chats,
     )
     loop.meter.exported(target)
 

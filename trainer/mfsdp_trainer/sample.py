@@ -87,9 +87,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mfsdp_trainer.sample", description=__doc__)
     parser.add_argument("directory", help="the exported model: checkpoint.path/export")
     parser.add_argument("--prompt", default="def ", help="text to go on from")
-    parser.add_argument("--tokens", type=int, default=200, help="how many tokens to write at most")
-    parser.add_argument("--temperature", type=float, default=0.7, help="0: the likeliest text")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed writes the same text")
+    parser.add_argument(
+        "--tokens", type=int, default=Wish.tokens, help="how many tokens to write at most"
+    )
+    parser.add_argument(
+        "--temperature", type=float, default=Wish.temperature, help="0: the likeliest text"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=Wish.seed, help="the same seed writes the same text"
+    )
     parser.add_argument("--chat", action="store_true", help="the prompt is what a user says")
     chosen = vars(parser.parse_args(arguments))
     directory = chosen.pop("directory")

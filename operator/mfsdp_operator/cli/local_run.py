@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from mfsdp_trainer.claim import ClaimedError, claimed
 from mfsdp_trainer.config import TrainerConfig
-from mfsdp_trainer.config.data import DataContent
 from mfsdp_trainer.config.load import dump_config
 from mfsdp_trainer.contract import Progress
 
@@ -153,7 +152,7 @@ class Run:
         if not self._config.checkpoint.export:
             return
         print(f"exported model  {export}")
-        chat = any(source.content is DataContent.CHAT for source in self._config.data.sources)
+        chat = self._config.data.chats
         options = ["--prompt", prompt, *(["--chat"] if chat else [])]
         sample = subprocess.run(
             [sys.executable, "-m", "mfsdp_trainer.sample", str(export), *options],

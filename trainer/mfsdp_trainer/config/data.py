@@ -141,6 +141,11 @@ class DataConfig(ConfigModel):
     checkpoints; with those in an object store, below the temporary directory of each node, which
     tokenises for itself."""
 
+    @property
+    def chats(self) -> bool:
+        """Whether conversations are trained on."""
+        return any(source.content is DataContent.CHAT for source in self.sources)
+
     @model_validator(mode="after")
     def _weights(self) -> "DataConfig":
         weighted = [source.weight is not None for source in self.sources]
