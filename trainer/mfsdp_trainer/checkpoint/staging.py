@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
+
+from mfsdp_trainer.tensors import local
 
 
 class Staging:
@@ -58,10 +59,6 @@ class Staging:
     @torch.no_grad()
     def _fill_again(self) -> None:
         for copy, source in zip(self._copies, self._sources, strict=True):
-            _local(copy).copy_(_local(source), non_blocking=self._cuda)
+            local(copy).copy_(local(source), non_blocking=self._cuda)
         if self._cuda:
             torch.accelerator.synchronize()
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -13,7 +13,6 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming
@@ -21,6 +20,7 @@ from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils.loading_report import LoadStateDictInfo
 
 from mfsdp_trainer.errors import DataError, said
+from mfsdp_trainer.tensors import local
 
 from .initialise import Recipes
 from .weights import assign, materialise
@@ -130,16 +130,12 @@ class PretrainedWeights:
                     f"model.path {self._directory}: the files have no {name}: they are of another "
                     "model than config.json, or incomplete"
                 )
-            _local(tensor).copy_(_local(by_identity[id(tensor)]))
+            local(tensor).copy_(local(by_identity[id(tensor)]))
         for name, buffer in model.named_buffers():
             if id(buffer) in by_identity:
                 buffer.copy_(by_identity[id(buffer)])
             else:
                 assign(buffer, self._recipes.make(name))
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[tuple[nn.Module, str], Tensor]]:
