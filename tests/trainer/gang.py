@@ -56,6 +56,7 @@ class _Rank:
         import torch
         import torch.distributed as dist
 
+        from mfsdp_trainer.gloo import use_one_worker
         from mfsdp_trainer.world import World
 
         if self._rendezvous == rendezvous:
@@ -68,6 +69,7 @@ class _Rank:
         device = torch.device("cuda", self._rank) if ON_GPU else torch.device("cpu")
         if ON_GPU:
             torch.cuda.set_device(device)
+        use_one_worker()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if ON_GPU else "gloo",
             init_method=f"file://{rendezvous}",

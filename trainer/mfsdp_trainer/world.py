@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import _world
 
 from .errors import TrainerError
+from .gloo import use_one_worker
 from .rendezvous import meet
 
 _SETUP_TIMEOUT = timedelta(hours=24)
@@ -71,6 +72,7 @@ class World:
             torch.cuda.set_device(device)
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, math.floor(_usable_cores() / local_size)))
+        use_one_worker()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if gpu else "gloo",
             store=HashStore() if alone else meet(),
