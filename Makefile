@@ -24,10 +24,10 @@ lint: venv ## ruff, mypy, import contract, generated files, chart, scripts
 	@hack/lint.sh
 
 unit-test: venv ## Pure functions and the launcher's processes (2 minutes)
-	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile tests/unit
+	@hack/side-by-side.sh tests/unit
 
 trainer-test: venv ## Training against an unsharded run, on the CPU
-	@hack/trainer-tests.sh
+	@hack/side-by-side.sh tests/trainer
 
 api-test: venv cluster-up ## The CRD against the real API server
 	@$(PY) -m pytest tests/api

@@ -13,7 +13,7 @@ step() {
 step "lint"
 hack/lint.sh
 step "unit tests"
-.venv/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile tests/unit
+hack/side-by-side.sh tests/unit
 step "embedded cluster"
 python3 tests/bed up
 step "images"
@@ -23,5 +23,5 @@ step "API tests"
 step "cluster tests"
 .venv/bin/python -m pytest -q tests/cluster
 step "trainer tests"
-hack/trainer-tests.sh
+hack/side-by-side.sh tests/trainer
 step "done"

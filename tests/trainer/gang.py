@@ -89,7 +89,11 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _main(rank: int, pipe: Connection) -> None:
+def _main(rank: int, pipe: Connection, environment: dict[str, str]) -> None:
+    # The server's is as old as the first gang of the session.
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None
     _Rank(rank, pipe).serve()
 
 
@@ -147,14 +151,17 @@ class Gang:
             raise AssertionError(f"rank {rank} died in {function.__name__}") from None
 
     def _start(self, size: int) -> None:
-        """Have at least so many processes: each takes seconds of CPU to import torch."""
+        """Have at least so many processes."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        # Not forked from a process that has torch: in one of some thousand tests a rank of Megatron
-        # FSDP then crashed inside gloo's thread, or hung.
-        context = multiprocessing.get_context("spawn")
+        # Forked from a process that has imported the trainer and done nothing else: each starts
+        # as fresh as a spawned one, without the seconds of CPU that the imports take.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.trainer.imports"])
         for rank in range(len(self._processes), size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_main, args=(rank, theirs), daemon=True)
+            process = context.Process(
+                target=_main, args=(rank, theirs, dict(os.environ)), daemon=True
+            )
             process.start()
             theirs.close()
             self._processes.append(process)
