@@ -138,6 +138,8 @@ def main() -> None:
     )
     trainer = Trainer(model(), training, train_dataset=Sequences(), callbacks=[gang])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(arguments.output))
+    # Left to the interpreter's end, the threads of the process group may abort it.
+    dist.destroy_process_group()
     if gang.stopped:
         sys.exit(128 + signal.SIGTERM)
 

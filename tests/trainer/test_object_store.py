@@ -155,9 +155,9 @@ def test_an_earlier_attempt_of_the_same_job_is_passed_over_at_once(
     monkeypatch.setenv(Env.JOB_UID, "a-job")
     monkeypatch.setenv(Env.ATTEMPT, "1")
     earlier = Lease(lease("attempts").files)
-    earlier.acquire(ExitStack())
-    monkeypatch.setenv(Env.ATTEMPT, "2")
     with ExitStack() as stack:
+        earlier.acquire(stack)
+        monkeypatch.setenv(Env.ATTEMPT, "2")
         Lease(earlier.files).acquire(stack)
         with pytest.raises(CheckpointError, match="was taken by another run"):
             earlier.require()

@@ -1,8 +1,8 @@
-"""CEL of `training` alone: length, warmup, decay, learning rates."""
+"""CEL of `training` alone: length, warmup, decay, learning rates, what is of one optimizer."""
 
 from typing import Final
 
-from mfsdp_trainer.config.optimisation import DECAY_FRACTION
+from mfsdp_trainer.config.optimisation import ADAM_BETAS, ADAM_EPS, DECAY_FRACTION, MOMENTUM
 
 from . import rules
 from .cel_rule import Rule
@@ -50,5 +50,20 @@ SCHEDULE_RULES: Final = (
         "self.minLearningRate <= self.learningRate",
         rules.MIN_LEARNING_RATE,
         "minLearningRate",
+    ),
+    # Defaults are filled in before rules are asked: a value that is one cannot be told from none.
+    Rule(
+        "training",
+        f"self.optimizer == 'sgd' || self.momentum == {MOMENTUM}",
+        rules.MOMENTUM_OF_SGD,
+        "optimizer",
+    ),
+    Rule(
+        "training",
+        "self.optimizer == 'adamw' || "
+        f"(self.adamBeta1 == {ADAM_BETAS[0]} && self.adamBeta2 == {ADAM_BETAS[1]} "
+        f"&& self.adamEps == {ADAM_EPS})",
+        rules.BETAS_OF_ADAMW,
+        "optimizer",
     ),
 )

@@ -74,6 +74,10 @@ WSD_ROOM: Final = (
     "training.schedule wsd: warmup and decay together must not exceed training.steps: shorten one "
     "of them"
 )
+MOMENTUM_OF_SGD: Final = "training.momentum is of optimizer sgd: set it, or drop momentum"
+BETAS_OF_ADAMW: Final = (
+    "training.adamBeta1, adamBeta2 and adamEps are of optimizer adamw: set it, or drop them"
+)
 WARMUP: Final = "training.warmupSteps must not exceed training.steps"
 MIN_LEARNING_RATE: Final = "training.minLearningRate must not exceed training.learningRate"
 SECTION_REQUIRED: Final = (

@@ -112,6 +112,7 @@ def meet_and_train(reporter: Reporter) -> None:
     dist.barrier()
     train(reporter, steps=3)
     dist.barrier()
+    dist.destroy_process_group()
 
 
 def collective_timeout(reporter: Reporter) -> None:

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
+from mfsdp_trainer.gloo import use_one_worker
+
 
 def _as_on_gpus(*_: object, **__: object) -> tuple[str, DistributedType]:
     return "gloo", DistributedType.MULTI_GPU
@@ -24,6 +26,7 @@ def main() -> None:
         raise RuntimeError("the CPU shim is for machines without a GPU: test on the GPU instead")
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     PartialState._prepare_backend = _as_on_gpus
+    use_one_worker()
     dist.init_process_group("gloo")
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -2,6 +2,7 @@
 them, with paths and addresses of here."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ from mfsdp_operator.cli.own_program import program
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "own-program"
 DEADLINE = 240.0
+PATIENCE = 30.0
+"""Seconds for the other pods once one has failed."""
 
 
 class Pods:
@@ -68,18 +71,31 @@ class Pods:
         """SIGTERM to one pod's first process, as the kubelet sends it."""
         self._processes[rank].terminate()
 
-    def wait(self) -> list[int]:
-        """The exit codes of all pods."""
+    def wait(self) -> list[int | None]:
+        """The exit codes of all pods; None of one that still waits for another that failed."""
         end = time.monotonic() + DEADLINE
-        return [process.wait(max(end - time.monotonic(), 0.1)) for process in self._processes]
+        while time.monotonic() < end:
+            codes = [process.poll() for process in self._processes]
+            if None not in codes:
+                break
+            if any(codes):
+                end = min(end, time.monotonic() + PATIENCE)
+            time.sleep(0.1)
+        return codes
 
     def stop(self) -> None:
-        """End what still runs. torchrun takes its processes along, unless it is killed."""
-        running = [process for process in self._processes if process.poll() is None]
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait(DEADLINE)
+        """End what still runs: torchrun hears no signal while it waits for other pods."""
+        for process in self._processes:
+            if process.poll() is None:
+                for child in _children(process.pid):
+                    os.kill(child, signal.SIGKILL)
+                process.kill()
+                process.wait()
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(child) for child in listed.split()]
 
 
 def _addresses(port: int) -> dict[str, str]:

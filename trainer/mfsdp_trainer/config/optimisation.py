@@ -36,6 +36,10 @@ class DecayForm(StrEnum):
 DECAY_FRACTION: Final = 0.1
 """Share of the steps in which wsd decays where nothing says so."""
 
+ADAM_BETAS: Final = (0.9, 0.95)
+ADAM_EPS: Final = 1e-8
+MOMENTUM: Final = 0.9
+
 
 def _compiles(pattern: str) -> str:
     try:

@@ -9,7 +9,16 @@ from pydantic import Field, model_validator
 
 from .base import ConfigModel
 from .batch import BatchRamp, batch_at, steps_until
-from .optimisation import DECAY_FRACTION, DecayForm, NamePattern, OptimizerKind, Schedule
+from .optimisation import (
+    ADAM_BETAS,
+    ADAM_EPS,
+    DECAY_FRACTION,
+    MOMENTUM,
+    DecayForm,
+    NamePattern,
+    OptimizerKind,
+    Schedule,
+)
 
 
 class Precision(StrEnum):
@@ -66,13 +75,13 @@ class TrainingConfig(ConfigModel):
     weight_decay: float = Field(default=0.1, ge=0, le=10)
     """Weight decay (adamw: decoupled; sgd: added to the gradient). Biases and norms (parameters of
     fewer than two dimensions) are exempt; embeddings are not."""
-    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta1: float = Field(default=ADAM_BETAS[0], ge=0, lt=1)
     """AdamW beta1."""
-    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    adam_beta2: float = Field(default=ADAM_BETAS[1], ge=0, lt=1)
     """AdamW beta2."""
-    adam_eps: float = Field(default=1e-8, gt=0, le=1)
+    adam_eps: float = Field(default=ADAM_EPS, gt=0, le=1)
     """AdamW epsilon."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    momentum: float = Field(default=MOMENTUM, ge=0, lt=1)
     """SGD momentum; 0 needs no memory beside the weights."""
     freeze: tuple[NamePattern, ...] = Field(default=(), max_length=64)
     """Parameters that are not trained: Python regular expressions, each looked for in the names,
@@ -206,6 +215,18 @@ _RULES: Final[tuple[tuple[Callable[[TrainingConfig], bool], str], ...]] = (
         _has_room,
         "training.schedule wsd: warmup and decay together must not exceed training.steps: shorten "
         "one of them",
+    ),
+    # The same as in the CRD, which cannot tell a default from a wish for it.
+    (
+        lambda t: t.optimizer is OptimizerKind.SGD or t.momentum == MOMENTUM,
+        "training.momentum is of optimizer sgd: set it, or drop momentum",
+    ),
+    (
+        lambda t: (
+            t.optimizer is OptimizerKind.ADAMW
+            or (t.adam_beta1, t.adam_beta2, t.adam_eps) == (*ADAM_BETAS, ADAM_EPS)
+        ),
+        "training.adamBeta1, adamBeta2 and adamEps are of optimizer adamw: set it, or drop them",
     ),
     (
         _ramp_is_even,
