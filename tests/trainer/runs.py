@@ -65,6 +65,8 @@ def configuration(
     }
     for name, change in changes.items():
         sections[name] = change if name == "model" else {**sections.get(name, {}), **change}
+    if sections["training"].get("schedule") == "constant":
+        del sections["training"]["minLearningRate"]  # it has no end to fall to
     sharding: dict[str, Any] = {}
     if strategy != "ddp":
         sharding = {"useTorchFSDP2": True, "dataParallelShardingStrategy": strategy}

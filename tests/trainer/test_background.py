@@ -188,7 +188,10 @@ def test_the_best_are_kept_beside_the_newest(gang: Gang, text_file: Path, tmp_pa
 
 def test_keeping_the_best_needs_held_out_text(gang: Gang, text_file: Path, tmp_path: Path) -> None:
     config = configuration(
-        text_file, tmp_path, ranks=2, checkpoint={"path": str(tmp_path), "keepBest": 1}
+        text_file,
+        tmp_path,
+        ranks=2,
+        checkpoint={"path": str(tmp_path), "keepBest": 1, "everySteps": 1},
     )
     for result in gang.results(2, run_training, config):
         assert "checkpoint.keepBest goes by the loss on held-out text" in str(result.error)

@@ -18,6 +18,7 @@ from .checkpoint.sole import sole_run
 from .checkpoint.store import Store
 from .checkpoint.warm import warm_start
 from .config import TrainerConfig
+from .config.batch import steps_until
 from .config.data import Packing
 from .config.problems import explain
 from .contract import Phase
@@ -156,6 +157,7 @@ def build(
     checkpoints = Checkpoints(config.checkpoint, store, world, identity)
     data = world.together(lambda: _training_data(config, world, ready))
     config = _settled(config, world, len(data))
+    _warn_of_short_ramp(config, world)
     journal = world.together(lambda: open_journal(config) if world.is_first else Journal({}))
     loop = world.together(
         lambda: Loop(
@@ -253,13 +255,29 @@ def _settled(config: TrainerConfig, world: World, sequences: int) -> TrainerConf
             f"training.epochs {epochs:g} of {sequences} sequences: {problem}"
         ) from error
     steps, profile = training.total_steps, config.logging.profile
-    if profile is not None and profile.start_step > steps:
+    if profile is not None and profile.last_step > steps:
         raise ConfigError(
-            f"logging.profile.startStep is {profile.start_step}, but training.epochs {epochs:g} of "
-            f"{sequences} sequences are {steps} steps: lower it"
+            f"logging.profile ends with step {profile.last_step}, but training.epochs {epochs:g} "
+            f"of {sequences} sequences are {steps} steps: lower startStep"
         )
     _say(world, "%g epochs of %d sequences are %d steps", epochs, sequences, steps)
     return config.model_copy(update={"training": training})
+
+
+def _warn_of_short_ramp(config: TrainerConfig, world: World) -> None:
+    """Say where the batch never grows to its full size."""
+    training = config.training
+    ramp, steps = training.batch_ramp, training.total_steps
+    if ramp is None or not world.is_first:
+        return
+    needed = steps_until(training.global_batch_size, ramp, ramp.sequences)
+    if needed >= steps:
+        _log.warning(
+            "training.batchRamp grows to globalBatchSize after step %d, and the run ends at step "
+            "%d: lower batchRamp.sequences if it shall get there",
+            needed,
+            steps,
+        )
 
 
 def _held_out(config: TrainerConfig, world: World, ready: Prepared) -> list[MicroBatch]:

@@ -9,7 +9,7 @@ still evaluated.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from mfsdp_trainer.config import performance
+from mfsdp_trainer.config import data, performance
 from mfsdp_trainer.contract import CONTAINER_NAME
 
 from . import rules
@@ -77,6 +77,13 @@ _SHARDING_RULES: Final = (
         f"self.dataParallelReplicas <= 1 || !{_ENGINE} || !has(self.dataParallelShardingStrategy)"
         " || self.dataParallelShardingStrategy != 'no_shard'",
         rules.REPLICAS_NEED_SHARDS,
+        "dataParallelReplicas",
+    ),
+    Rule(
+        "",
+        f"{_OUT_OF_BOUNDS} || self.dataParallelReplicas <= 1 || !{_ENGINE} || "
+        f"self.dataParallelReplicas != {_WORLD}",
+        rules.REPLICAS_LEAVE_SHARDS,
         "dataParallelReplicas",
     ),
     Rule(
@@ -153,6 +160,13 @@ _PERFORMANCE_RULES: Final = tuple(
             "separateGatherGroup",
         ),
         (
+            "(self.performance.prefetchLayers == 0 && !self.performance.separateGatherGroup) || "
+            "!has(self.dataParallelShardingStrategy) || "
+            "self.dataParallelShardingStrategy != 'no_shard'",
+            performance.GATHERS_NEED_SHARDS,
+            "prefetchLayers",
+        ),
+        (
             "!(self.performance.doubleBuffer || self.performance.ncclUserBuffers) || "
             "(self.useMegatronFSDP && (!has(self.dataParallelShardingStrategy) || "
             "self.dataParallelShardingStrategy == 'optim_grads_params'))",
@@ -163,14 +177,32 @@ _PERFORMANCE_RULES: Final = tuple(
 )
 
 
+_RECORDS: Final = "['jsonl', 'parquet', 'arrow']"
+_DEFAULT_TEXT: Final = f"self.textField == '{data.TEXT_FIELD}'"
+_DEFAULT_CHAT: Final = f"self.messagesField == '{data.MESSAGES_FIELD}'"
+_DEFAULT_TOKENS: Final = f"self.tokensField == '{data.TOKENS_FIELD}'"
+
+
 def _source_rules(where: str) -> Iterator[Rule]:
     """The rules of one source of data."""
     yield Rule(where, "has(self.path) != has(self.builtin)", rules.DATA_SOURCE)
     yield Rule(where, "!has(self.builtin) || self.format == 'text'", rules.DATA_BUILTIN)
     yield Rule(
         where,
-        "self.content == 'text' || self.format in ['jsonl', 'parquet', 'arrow']",
+        f"self.content == 'text' || self.format in {_RECORDS}",
         rules.DATA_CONTENT,
+    )
+    yield Rule(
+        where,
+        f"self.format in {_RECORDS} || ({_DEFAULT_TEXT} && {_DEFAULT_CHAT} && {_DEFAULT_TOKENS})",
+        rules.DATA_FIELDS,
+    )
+    yield Rule(
+        where,
+        f"!(self.format in {_RECORDS}) || ((self.content == 'text' || {_DEFAULT_TEXT}) && "
+        f"(self.content == 'chat' || {_DEFAULT_CHAT}) && "
+        f"(self.content == 'tokens' || {_DEFAULT_TOKENS}))",
+        rules.DATA_FIELD,
     )
     yield Rule(where, "!has(self.split) || self.format == 'arrow'", rules.DATA_SPLIT)
 
@@ -217,6 +249,12 @@ _SOURCE_RULES: Final = (
         rules.TOKENIZER_KIND,
         "path",
     ),
+    Rule(
+        "data.tokenizer",
+        f"self.vocabSize == {data.BPE_SIZE} || self.kind == 'bpe'",
+        rules.BPE_SIZE,
+        "vocabSize",
+    ),
 )
 
 _PLACE_RULES: Final = (
@@ -233,12 +271,20 @@ _PLACE_RULES: Final = (
         f"self.matches('{rules.PATH_PATTERN}') && !self.matches('{rules.DOTS_PATTERN}')",
         rules.PATH_FORM,
     ),
+    Rule("checkpoint", "self.keepBest == 0 || self.everySteps > 0", rules.BEST_OF_SOME, "keepBest"),
+    Rule(
+        "",
+        "!has(self.logging.wandb) || self.logging.wandb.mode != 'offline' || "
+        "self.checkpoint.path.startsWith('/')",
+        rules.OFFLINE_BESIDE,
+        "logging.wandb.mode",
+    ),
     Rule("checkpoint.path", f"!self.matches('{rules.SYSTEM_PATTERN}')", rules.PATH_SYSTEM),
     Rule(
         "",
         "!has(self.logging.profile) || !has(self.training) || !has(self.training.steps) || "
-        "self.logging.profile.startStep <= self.training.steps",
-        rules.PROFILE_START,
+        "self.logging.profile.startStep + self.logging.profile.steps <= self.training.steps + 1",
+        rules.PROFILE_END,
         "logging.profile.startStep",
     ),
     Rule("logging.port", f"self != {rules.MASTER_PORT}", rules.PORT_TAKEN),

@@ -51,6 +51,12 @@ SCHEDULE_RULES: Final = (
         rules.MIN_LEARNING_RATE,
         "minLearningRate",
     ),
+    Rule(
+        "training",
+        "self.schedule != 'constant' || self.minLearningRate == 0.0",
+        rules.CONSTANT_RATE,
+        "minLearningRate",
+    ),
     # Defaults are filled in before rules are asked: a value that is one cannot be told from none.
     Rule(
         "training",

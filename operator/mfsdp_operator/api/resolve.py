@@ -91,6 +91,8 @@ def _sharding_problems(spec: JobSpec) -> Iterator[Problem]:
         return
     if spec.data_parallel_replicas > 1 and sharding.strategy is ShardingStrategy.NO_SHARD:
         yield problem("spec.dataParallelReplicas", rules.REPLICAS_NEED_SHARDS)
+    elif spec.data_parallel_replicas > 1 and sharding.shard_size == 1:
+        yield problem("spec.dataParallelReplicas", rules.REPLICAS_LEAVE_SHARDS)
     yield from _performance_problems(spec, sharding)
 
 

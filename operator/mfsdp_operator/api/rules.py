@@ -55,6 +55,10 @@ REPLICAS_NEED_SHARDS: Final = (
     "dataParallelReplicas above 1 copies a sharded model, and no_shard shards nothing: leave it at "
     "1, or choose another dataParallelShardingStrategy"
 )
+REPLICAS_LEAVE_SHARDS: Final = (
+    "dataParallelReplicas is the world size (nodes x procsPerNode): each copy would have one rank, "
+    "and nothing would be sharded: lower it, or leave it at 1"
+)
 PROCS_EXCEED_GPUS: Final = (
     "procsPerNode must not exceed gpusPerNode: each process needs a GPU of its own"
 )
@@ -80,6 +84,9 @@ BETAS_OF_ADAMW: Final = (
 )
 WARMUP: Final = "training.warmupSteps must not exceed training.steps"
 MIN_LEARNING_RATE: Final = "training.minLearningRate must not exceed training.learningRate"
+CONSTANT_RATE: Final = (
+    "training.minLearningRate is not for schedule constant: choose another schedule, or drop it"
+)
 SECTION_REQUIRED: Final = (
     "required, unless template gives the container trainer a command of its own"
 )
@@ -94,6 +101,14 @@ LORA_FREEZE: Final = (
 DATA_SOURCE: Final = "set exactly one of path and builtin in each entry of data.sources"
 DATA_BUILTIN: Final = "builtin is text: leave out format, or set it to text"
 DATA_CONTENT: Final = "content chat and tokens are records: set format to jsonl, parquet or arrow"
+DATA_FIELDS: Final = (
+    "textField, messagesField and tokensField are of records: set format to jsonl, parquet or "
+    "arrow, or drop them"
+)
+DATA_FIELD: Final = (
+    "textField is of content text, messagesField of chat, tokensField of tokens: set content to "
+    "match, or drop the field"
+)
 DATA_SPLIT: Final = "split is for format arrow: set it, or leave out split"
 DATA_WEIGHTS: Final = "give every entry of data.sources a weight, or none of them"
 VALIDATION_WEIGHT: Final = "data.validation takes no weight: leave it out"
@@ -102,6 +117,11 @@ TOKENIZER_PATH: Final = (
     "model that has one"
 )
 TOKENIZER_KIND: Final = "only kind huggingface reads a path: set kind to huggingface, or drop path"
+BPE_SIZE: Final = "data.tokenizer.vocabSize is of kind bpe: set kind to bpe, or drop vocabSize"
+BEST_OF_SOME: Final = (
+    "checkpoint.keepBest chooses among the checkpoints of everySteps: set checkpoint.everySteps, "
+    "or leave keepBest at 0"
+)
 RESOURCE_FORM: Final = "must be the name of an extended resource, for instance nvidia.com/gpu"
 PVC_FORM: Final = "must be the name of a PersistentVolumeClaim in the job's namespace"
 PATH_FORM: Final = (
@@ -115,7 +135,11 @@ PATH_SYSTEM: Final = (
     "must not be / or inside a directory of the container's own (/dev, /etc, /tmp, /usr ...): "
     "use another, for instance /checkpoints"
 )
-PROFILE_START: Final = "logging.profile.startStep must not exceed training.steps"
+PROFILE_END: Final = "logging.profile: startStep + steps - 1 must not exceed training.steps"
+OFFLINE_BESIDE: Final = (
+    "logging.wandb.mode offline writes beside the checkpoints, and checkpoint.path is an object "
+    "store: use online, or a directory"
+)
 PORT_TAKEN: Final = f"{MASTER_PORT} is the port of the rendezvous: choose another"
 MAX_CONNECTIONS: Final = (
     f"{MAX_CONNECTIONS_ENV}=1 makes a sharding engine wait for its own communication: leave it "

@@ -44,7 +44,7 @@ def test_one_gpu_a_pod_is_the_default() -> None:
     ("changes", "engine", "strategy", "shard_size"),
     [
         ({}, "torch_fsdp2", "optim_grads_params", 2),
-        ({"dataParallelReplicas": 2}, "torch_fsdp2", "optim_grads_params", 1),
+        ({"dataParallelReplicas": 2, "nodes": 4}, "torch_fsdp2", "optim_grads_params", 2),
         ({"dataParallelShardingStrategy": "optim"}, "torch_fsdp2", "optim", 2),
         ({"useTorchFSDP2": False}, "ddp", "no_shard", 1),
         (

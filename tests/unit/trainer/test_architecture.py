@@ -76,6 +76,14 @@ def test_a_routers_auxiliary_loss_is_refused_where_it_is_asked_for() -> None:
     fit(MOE | {"output_router_logits": False}, 16)
 
 
+def test_settings_that_nothing_reads_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    fit(MOE | {"torch_dtype": "bfloat16", "router_aux_loss_coef": 0.1}, 16)
+    for name in ("torch_dtype", "router_aux_loss_coef"):
+        assert f"model.config.{name} has no effect" in caplog.text
+    with pytest.raises(ConfigError, match=r"attn_implementation: set performance\.attention"):
+        fit(LLAMA | {"attn_implementation": "eager"}, 16)
+
+
 def test_a_flash_attention_that_is_not_there_is_named() -> None:
     config = read_config(ModelConfig(config=LLAMA), byte_tokenizer().vocabulary)
     with pytest.raises(ConfigError, match=r"^performance\.attention flash_attention_2: .* llama"):

@@ -11,7 +11,7 @@ from mfsdp_trainer.checkpoint import Position
 from mfsdp_trainer.config import TrainerConfig, TrainingConfig
 from mfsdp_trainer.config.batch import BatchRamp, batch_at, steps_until
 from mfsdp_trainer.errors import ConfigError
-from mfsdp_trainer.run import _settled, start_of
+from mfsdp_trainer.run import _settled, _warn_of_short_ramp, start_of
 
 
 def training(**changes: Any) -> TrainingConfig:
@@ -78,11 +78,12 @@ def test_a_longer_run_is_refused_by_the_field_that_was_set() -> None:
 
 def test_a_trace_behind_the_last_step_of_the_epochs_is_refused() -> None:
     world: Any = SimpleNamespace(is_first=False)
-    assert _settled(config(logging={"profile": {"startStep": 2}}), world, 16).training.steps == 2
+    fits = config(logging={"profile": {"startStep": 1, "steps": 2}})
+    assert _settled(fits, world, 16).training.steps == 2
     with pytest.raises(
-        ConfigError, match=r"logging\.profile\.startStep is 3, but training\.epochs 1"
+        ConfigError, match=r"logging\.profile ends with step 3, but training\.epochs 1"
     ):
-        _settled(config(logging={"profile": {"startStep": 3}}), world, 16)
+        _settled(config(logging={"profile": {"startStep": 2, "steps": 2}}), world, 16)
 
 
 def test_warmup_that_does_not_fit_the_epochs_is_an_error() -> None:
@@ -115,3 +116,15 @@ def test_steps_are_those_that_a_run_would_take(
             assert before <= size <= full
             steps, consumed = steps + 1, consumed + size
         assert steps_until(full, ramp, sequences) == steps
+
+
+@pytest.mark.parametrize(("steps", "told"), [(7, True), (8, True), (9, False)])
+def test_a_batch_that_never_grows_to_its_size_is_told(
+    steps: int, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ramp = {"start": 2, "increment": 2, "sequences": 24}
+    # 2, 2, 2, 2, 4, 4, 6, 6: the ninth step is the first of 8.
+    length = {"steps": steps, "epochs": None, "globalBatchSize": 8, "batchRamp": ramp}
+    chosen = config(training={"learningRate": 0.1, **length})
+    _warn_of_short_ramp(chosen, SimpleNamespace(is_first=True))  # type: ignore[arg-type]
+    assert ("batchRamp grows to globalBatchSize after step" in caplog.text) == told

@@ -92,3 +92,23 @@ def test_ids_with_holes_count_to_the_last(tmp_path: Path) -> None:
     saved["model"]["vocab"]["far"] = 999
     file.write_text(json.dumps(saved), encoding="utf-8")
     assert load_tokenizer(tmp_path, "data.tokenizer.path").vocabulary.size == 1000
+
+
+def kind(name: str) -> DataConfig:
+    return DataConfig.model_validate({"sources": [{"path": "x"}], "tokenizer": {"kind": name}})
+
+
+def test_weights_are_trained_on_with_the_tokenizer_they_know(tmp_path: Path) -> None:
+    BYTES.transformers.save_pretrained(tmp_path / "bytes")
+    train_bpe(TEXTS, 4096).transformers.save_pretrained(tmp_path / "bpe")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "tokenizer.json").write_text("{}")
+    for chosen, there in (("byte", "bytes"), ("bpe", "bpe"), ("byte", "none")):
+        configured_tokenizer(kind(chosen), ModelConfig(path=str(tmp_path / there)), TEXTS)
+    for chosen, there in (("byte", "bpe"), ("bpe", "bytes"), ("byte", "broken")):
+        model = ModelConfig(path=str(tmp_path / there))
+        with pytest.raises(ConfigError, match=r"tokenizer of its own .*: set kind to huggingface"):
+            configured_tokenizer(kind(chosen), model, TEXTS)
+        fresh = model.model_copy(update={"random_init": True})
+        configured_tokenizer(kind(chosen), fresh, TEXTS)

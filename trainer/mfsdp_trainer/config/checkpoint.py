@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import ConfigModel, PathText
 
@@ -41,3 +41,12 @@ class CheckpointConfig(ConfigModel):
     export: bool = True
     """Write the finished model to path/export in the format that transformers' from_pretrained
     opens."""
+
+    @model_validator(mode="after")
+    def _best_of_some(self) -> "CheckpointConfig":
+        if self.keep_best and not self.every_steps:
+            raise ValueError(
+                "checkpoint.keepBest chooses among the checkpoints of everySteps: set "
+                "checkpoint.everySteps, or leave keepBest at 0"
+            )
+        return self

@@ -1,12 +1,17 @@
 """What the model is trained on: local data, and the tokenizer that reads it."""
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field, model_validator
 
 from .base import ConfigModel, PathText
 
 _RECORDS = ("jsonl", "parquet", "arrow")
+TEXT_FIELD: Final = "text"
+MESSAGES_FIELD: Final = "messages"
+TOKENS_FIELD: Final = "input_ids"
+BPE_SIZE: Final = 4096
 
 
 class DataFormat(StrEnum):
@@ -52,11 +57,11 @@ class DataSource(ConfigModel):
     conversation in messagesField, written out by the tokenizer's chat template; only what the
     assistant says is trained on. tokens: a tokenised document in tokensField; where a column labels
     stands beside it, tokens with -100 there are not trained on."""
-    text_field: str = Field(default="text", min_length=1, max_length=256)
+    text_field: str = Field(default=TEXT_FIELD, min_length=1, max_length=256)
     """text: the record's key, or column, of the document."""
-    messages_field: str = Field(default="messages", min_length=1, max_length=256)
+    messages_field: str = Field(default=MESSAGES_FIELD, min_length=1, max_length=256)
     """chat: the key of the list of messages, each an object with role and content."""
-    tokens_field: str = Field(default="input_ids", min_length=1, max_length=256)
+    tokens_field: str = Field(default=TOKENS_FIELD, min_length=1, max_length=256)
     """tokens: the key of the list of token ids."""
     split: str | None = Field(default=None, min_length=1, max_length=256)
     """arrow: which split is read of a dataset that has several."""
@@ -76,9 +81,28 @@ class DataSource(ConfigModel):
             raise ValueError(
                 "content chat and tokens are records: set format to jsonl, parquet or arrow"
             )
+        self._require_fields()
         if self.split is not None and self.format is not DataFormat.ARROW:
             raise ValueError("split is for format arrow: set it, or leave out split")
         return self
+
+    def _require_fields(self) -> None:
+        """Names of fields stand where such are read. The CRD cannot tell a default from a wish."""
+        named = {
+            DataContent.TEXT: self.text_field != TEXT_FIELD,
+            DataContent.CHAT: self.messages_field != MESSAGES_FIELD,
+            DataContent.TOKENS: self.tokens_field != TOKENS_FIELD,
+        }
+        if self.format not in _RECORDS and any(named.values()):
+            raise ValueError(
+                "textField, messagesField and tokensField are of records: set format to jsonl, "
+                "parquet or arrow, or drop them"
+            )
+        if any(found for content, found in named.items() if content is not self.content):
+            raise ValueError(
+                "textField is of content text, messagesField of chat, tokensField of tokens: set "
+                "content to match, or drop the field"
+            )
 
 
 class TokenizerKind(StrEnum):
@@ -97,12 +121,20 @@ class TokenizerConfig(ConfigModel):
     huggingface: a local tokenizer directory, from tokenizer.path or else model.path."""
     path: PathText | None = None
     """huggingface: local directory of the tokenizer."""
-    vocab_size: int = Field(default=4096, ge=300, le=1_000_000)
+    vocab_size: int = Field(default=BPE_SIZE, ge=300, le=1_000_000)
     """bpe: number of tokens to train."""
     chat_template: PathText | None = None
     """File with a chat template (Jinja) that takes the place of the tokenizer's own, and is
     exported with it. {% generation %} tags say what the assistant wrote; without them it is found
     by rendering each conversation turn by turn."""
+
+    @model_validator(mode="after")
+    def _size_of_bpe(self) -> "TokenizerConfig":
+        if self.vocab_size != BPE_SIZE and self.kind is not TokenizerKind.BPE:
+            raise ValueError(
+                "data.tokenizer.vocabSize is of kind bpe: set kind to bpe, or drop vocabSize"
+            )
+        return self
 
 
 class Packing(StrEnum):

@@ -51,7 +51,13 @@ class ProfileConfig(ConfigModel):
     start_step: int = Field(ge=1, le=1_000_000_000)
     """First step to trace; the first ones of an attempt are slower than those to come."""
     steps: int = Field(default=3, ge=1, le=100)
-    """How many steps."""
+    """How many steps. Nothing is written by an attempt that goes on behind startStep, or ends
+    before the last of them."""
+
+    @property
+    def last_step(self) -> int:
+        """Last step to trace."""
+        return self.start_step + self.steps - 1
 
 
 class LoggingConfig(ConfigModel):

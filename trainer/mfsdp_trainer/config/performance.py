@@ -66,6 +66,10 @@ GATHER_GROUP_NEEDS_MEGATRON: Final = (
     "performance.separateGatherGroup is Megatron FSDP's: set useMegatronFSDP to true, or leave it "
     "out"
 )
+GATHERS_NEED_SHARDS: Final = (
+    "performance.prefetchLayers and separateGatherGroup hasten the gathering of shards, and "
+    "no_shard has none: leave them out, or choose another dataParallelShardingStrategy"
+)
 BUFFERS_NEED_MEGATRON: Final = (
     "performance.doubleBuffer and ncclUserBuffers are for Megatron FSDP's parameters that come and "
     "go: set useMegatronFSDP to true and dataParallelShardingStrategy to optim_grads_params, or "
@@ -94,6 +98,11 @@ def require_possible(
         (flash and micro_batch_size > 1, FLASH_NEEDS_ONE),
         (performance.prefetch_layers and not fsdp2, PREFETCH_NEEDS_FSDP2),
         (performance.separate_gather_group and not megatron, GATHER_GROUP_NEEDS_MEGATRON),
+        (
+            (performance.prefetch_layers or performance.separate_gather_group)
+            and sharding.strategy is ShardingStrategy.NO_SHARD,
+            GATHERS_NEED_SHARDS,
+        ),
         (buffers and (not megatron or whole_units), BUFFERS_NEED_MEGATRON),
     )
     for refused, reason in refusals:

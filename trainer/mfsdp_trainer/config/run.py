@@ -5,7 +5,7 @@ from pydantic import Field, model_validator
 from .checkpoint import CheckpointConfig
 from .data import DataConfig
 from .hang import HangConfig
-from .logs import LoggingConfig
+from .logs import LoggingConfig, WandbMode
 from .model import ModelConfig
 from .performance import PerformanceConfig, require_possible
 from .sharding import ResolvedSharding, ShardingFields, resolve_sharding
@@ -56,8 +56,16 @@ class TrainerConfig(ShardingFields):
             micro_batch_size=self.training.micro_batch_size,
         )
         profile, steps = self.logging.profile, self.training.steps
-        if profile is not None and steps is not None and profile.start_step > steps:
-            raise ValueError("logging.profile.startStep must not exceed training.steps")
+        if profile is not None and steps is not None and profile.last_step > steps:
+            raise ValueError(
+                "logging.profile: startStep + steps - 1 must not exceed training.steps"
+            )
+        wandb = self.logging.wandb
+        if wandb and wandb.mode is WandbMode.OFFLINE and "://" in self.checkpoint.path:
+            raise ValueError(
+                "logging.wandb.mode offline writes beside the checkpoints, and checkpoint.path is "
+                "an object store: use online, or a directory"
+            )
         return self
 
     @property

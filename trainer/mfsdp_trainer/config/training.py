@@ -192,6 +192,11 @@ _RULES: Final[tuple[tuple[Callable[[TrainingConfig], bool], str], ...]] = (
         "training.minLearningRate must not exceed training.learningRate",
     ),
     (
+        lambda t: t.schedule is not Schedule.CONSTANT or not t.min_learning_rate,
+        "training.minLearningRate is not for schedule constant: choose another schedule, or drop "
+        "it",
+    ),
+    (
         lambda t: t.steps is None or t.warmup_steps <= t.steps,
         "training.warmupSteps must not exceed training.steps",
     ),

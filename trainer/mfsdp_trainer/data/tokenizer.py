@@ -153,7 +153,7 @@ def load_tokenizer(directory: Path, field: str, *, special_as_text: bool = False
     """
     if not directory.is_dir():
         raise DataError(f"{field} {directory}: no such directory in the container")
-    if not any(file for form in _FILES for file in directory.glob(form)):
+    if not _holds_tokenizer(directory):
         raise DataError(
             f"{field} {directory}: it holds no tokenizer ({', '.join(_FILES)}): name the directory "
             "that has one"
@@ -187,14 +187,37 @@ def files_digest(path: str) -> str:
 
 
 def configured_tokenizer(data: DataConfig, model: ModelConfig, texts: Iterable[str]) -> Tokenizer:
-    """The tokenizer of the configuration; `texts` are what a BPE one is trained on."""
+    """The tokenizer of the configuration; `texts` are what a BPE one is trained on.
+
+    Raises DataError, ConfigError where it cannot be read or is not that of the model's weights.
+    """
     chosen = data.tokenizer
     if chosen.kind is TokenizerKind.BYTE:
-        return byte_tokenizer()
+        return _of_the_weights(byte_tokenizer(), chosen.kind, model)
     if chosen.kind is TokenizerKind.BPE:
-        return train_bpe(texts, chosen.vocab_size)
+        return _of_the_weights(train_bpe(texts, chosen.vocab_size), chosen.kind, model)
     if chosen.path is not None:
         return load_tokenizer(Path(chosen.path), "data.tokenizer.path")
     if model.path is None:
         raise ConfigError("data.tokenizer.path: kind huggingface needs it, or model.path")
     return load_tokenizer(Path(model.path), "model.path")
+
+
+def _of_the_weights(tokenizer: Tokenizer, kind: TokenizerKind, model: ModelConfig) -> Tokenizer:
+    """The tokenizer, if the weights that training starts from may have been trained with it."""
+    if model.path is None or model.random_init or not _holds_tokenizer(Path(model.path)):
+        return tokenizer
+    try:
+        own: Vocabulary | None = load_tokenizer(Path(model.path), "model.path").vocabulary
+    except (DataError, ConfigError):
+        own = None  # cannot be read: another one in any case
+    if own != tokenizer.vocabulary:
+        raise ConfigError(
+            f"data.tokenizer.kind is {kind}, but model.path {model.path} has a tokenizer of its "
+            "own that its weights were trained with: set kind to huggingface, or model.randomInit"
+        )
+    return tokenizer
+
+
+def _holds_tokenizer(directory: Path) -> bool:
+    return any(file for form in _FILES for file in directory.glob(form))

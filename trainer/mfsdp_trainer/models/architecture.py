@@ -29,6 +29,17 @@ _COMPUTATION: Final = (
     *("num_experts_per_tok", "hidden_act", "activation_function"),
 )
 
+_ELSEWHERE: Final = dict.fromkeys(
+    ("attn_implementation", "_attn_implementation"), "set performance.attention in its place"
+)
+_PRECISION: Final = "training.precision says what is computed in, and exports are fp32"
+_WITHOUT_EFFECT: Final = {
+    "torch_dtype": _PRECISION,
+    "dtype": _PRECISION,
+    "router_aux_loss_coef": "this trainer does not add the routers' auxiliary loss",
+}
+"""Settings that models in the wild carry and that nothing here reads."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -102,6 +113,10 @@ def _check_names(settings: dict[str, Any], known: PreTrainedConfig, kind: str) -
     """
     names = set(known.to_dict()) | set(known.attribute_map) | _names_in_code(known)
     for name in settings:
+        if name in _ELSEWHERE:
+            raise ConfigError(f"model.config.{name}: {_ELSEWHERE[name]}")
+        if name in _WITHOUT_EFFECT:
+            _log.warning("model.config.%s has no effect: %s", name, _WITHOUT_EFFECT[name])
         if name in names:
             continue
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
@@ -115,7 +130,7 @@ def _check_names(settings: dict[str, Any], known: PreTrainedConfig, kind: str) -
 
 def _names_in_code(known: PreTrainedConfig) -> set[str]:
     """Settings that a model's code reads, some of which its configuration does not declare."""
-    names = {"rope_theta", "rope_scaling", "torch_dtype", "attn_implementation"}
+    names = {"rope_theta", "rope_scaling", "torch_dtype"}
     model = AutoModelForCausalLM._model_mapping.get(type(known), None)
     if model is not None:
         code = inspect.getsource(sys.modules[model.__module__])
