@@ -224,7 +224,7 @@ def _reason(error: KubeError) -> str:
     if "ValidatingAdmissionPolicy" in error.message:
         return JobReason.POLICY_REFUSED  # a 422 as well, but policies can be changed
     if error.status == 400 and "cannot be handled as a" in error.message:
-        return JobReason.CREATE_INVALID  # a field of the wrong type
+        return JobReason.CREATE_INVALID  # a field that is unknown, or of the wrong type
     return {403: JobReason.CREATE_FORBIDDEN, 422: JobReason.CREATE_INVALID}.get(
         error.status, JobReason.CREATE_REFUSED
     )

@@ -242,8 +242,11 @@ class Kube:
     # --- transport ---
 
     async def _create(self, kind: str, manifest: Mapping[str, Any]) -> JsonObject:
+        # By default the API server drops a field that does not exist, and says so in a header: what
+        # a template misspells below its first levels would vanish from the pod.
         path = _path(CORE, manifest["metadata"]["namespace"], kind)
-        return await self._request("POST", path, body=manifest)
+        query = {"fieldValidation": "Strict"}
+        return await self._request("POST", path, query=query, body=manifest)
 
     async def _request(
         self,

@@ -10,6 +10,7 @@ from tests.api.bed import use_bed
 from tests.api.cluster import kubectl
 from tests.cluster.kit import Manifest
 
+from mfsdp_operator.actor import refusal
 from mfsdp_operator.informer import Informer, Store
 from mfsdp_operator.kube import (
     CORE,
@@ -75,6 +76,18 @@ async def test_errors_say_what_they_are(kube: Kube, namespace: str) -> None:
         await kube.create_service({"metadata": {"name": "Bad Name", "namespace": namespace}})
     assert caught.value.status == 422
     assert "Bad Name" in caught.value.message
+
+
+async def test_a_field_that_does_not_exist_is_told_and_not_dropped(
+    kube: Kube, namespace: str
+) -> None:
+    misspelt = pod(namespace, "a")
+    misspelt["spec"]["containers"][0]["resources"] = {"limit": {"memory": "1Gi"}}
+    with pytest.raises(KubeError) as caught:
+        await kube.create_pod(misspelt)
+    refused = refusal(caught.value, "pod")
+    assert (refused.reason, refused.permanent) == ("CreateInvalid", True)
+    assert 'unknown field "spec.containers[0].resources.limit"' in str(refused)
 
 
 async def test_another_pod_under_the_name_is_not_deleted(kube: Kube, namespace: str) -> None:

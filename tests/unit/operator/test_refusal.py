@@ -7,10 +7,14 @@ from mfsdp_operator.kube import KubeError
 
 INVALID = 'Pod "llama-1-0" is invalid: spec.containers[1].image: Required value'
 UNREADABLE = 'Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal object'
+UNKNOWN = (
+    'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field '
+    '"spec.containers[0].resources.limit"'
+)
 POLICY = "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no"
 
 
-@pytest.mark.parametrize(("status", "said"), [(422, INVALID), (400, UNREADABLE)])
+@pytest.mark.parametrize(("status", "said"), [(422, INVALID), (400, UNREADABLE), (400, UNKNOWN)])
 def test_an_invalid_pod_is_refused_for_good_with_the_fix(status: int, said: str) -> None:
     refused = refusal(KubeError(status, "Invalid", said), "pod")
     assert (refused.reason, refused.permanent) == ("CreateInvalid", True)
