@@ -15,7 +15,13 @@ from mfsdp_trainer.contract import CONTAINER_NAME
 from . import rules
 from .cel_rule import Rule
 from .cel_training import SCHEDULE_RULES
-from .names import LABEL_MANAGED_BY, MAX_JOB_NAME, MAX_NODES, RESERVED_LABEL_PREFIX
+from .names import (
+    CHECKPOINT_VOLUME,
+    LABEL_MANAGED_BY,
+    MAX_JOB_NAME,
+    MAX_NODES,
+    RESERVED_LABEL_PREFIX,
+)
 from .refused import REFUSED
 
 _ENGINE: Final = "(self.useMegatronFSDP || self.useTorchFSDP2)"
@@ -90,6 +96,12 @@ _SHARDING_RULES: Final = (
         "",
         "self.gpusPerNode == 0 || !has(self.procsPerNode) || self.procsPerNode <= self.gpusPerNode",
         rules.PROCS_EXCEED_GPUS,
+        "procsPerNode",
+    ),
+    Rule(
+        "",
+        f"!has(self.procsPerNode) || self.procsPerNode >= self.gpusPerNode || {_OWN_PROGRAM}",
+        rules.PROCS_BELOW_GPUS,
         "procsPerNode",
     ),
 )
@@ -257,6 +269,9 @@ _SOURCE_RULES: Final = (
     ),
 )
 
+_MOUNT_PATH: Final = (
+    "(m.mountPath.endsWith('/') ? m.mountPath.substring(0, size(m.mountPath) - 1) : m.mountPath)"
+)
 _PLACE_RULES: Final = (
     Rule("gpuResource", f"self.matches('{rules.RESOURCE_PATTERN}')", rules.RESOURCE_FORM),
     Rule("checkpoint.pvc", f"self.matches('{rules.PVC_PATTERN}')", rules.PVC_FORM),
@@ -265,6 +280,16 @@ _PLACE_RULES: Final = (
         "!has(self.pvc) || self.path.startsWith('/')",
         f"pvc {rules.PVC_NEEDS_DIRECTORY}",
         "pvc",
+    ),
+    Rule(
+        "",
+        f"!has(self.checkpoint.pvc) || !({_CONTAINERS} has(c.volumeMounts) && "
+        f"c.volumeMounts.exists(m, has(m.mountPath) && "
+        f"!(has(m.name) && m.name == '{CHECKPOINT_VOLUME}') && "
+        f"(self.checkpoint.path == {_MOUNT_PATH} || "
+        f"self.checkpoint.path.startsWith({_MOUNT_PATH} + '/')))))",
+        f"checkpoint.pvc: {rules.pvc_behind('a directory')}",
+        "checkpoint.pvc",
     ),
     Rule(
         "checkpoint.path",

@@ -25,7 +25,7 @@ from mfsdp_trainer.config.training import Precision
 from . import rules
 from .problems import InvalidSpecError, Problem, describe, problem
 from .spec import JobSpec
-from .template import env_values, has_own_program, template_problems
+from .template import env_values, has_own_program, mount_over, template_problems
 from .template_shape import shape_problems
 
 
@@ -83,6 +83,9 @@ def _sharding_problems(spec: JobSpec) -> Iterator[Problem]:
         yield problem("spec.useMegatronFSDP", rules.MEGATRON_NEEDS_GPUS)
     if spec.gpus_per_node and spec.resolved_procs_per_node > spec.gpus_per_node:
         yield problem("spec.procsPerNode", rules.PROCS_EXCEED_GPUS)
+    # A program of the user's own may use several GPUs in a process.
+    if spec.resolved_procs_per_node < spec.gpus_per_node and not has_own_program(spec.template):
+        yield problem("spec.procsPerNode", rules.PROCS_BELOW_GPUS)
     try:
         sharding = _sharding(spec, spec.nodes * spec.resolved_procs_per_node)
     except ValueError as error:
@@ -139,6 +142,8 @@ def _place_problems(spec: JobSpec) -> Iterator[Problem]:
         yield problem("spec.checkpoint.pvc", rules.PVC_FORM)
     if pvc is not None and "://" in path:
         yield problem("spec.checkpoint.pvc", rules.PVC_NEEDS_DIRECTORY)
+    elif pvc is not None and (mount := mount_over(spec.template, path)) is not None:
+        yield problem("spec.checkpoint.pvc", rules.pvc_behind(mount))
     if spec.logging.port == rules.MASTER_PORT:
         yield problem("spec.logging.port", rules.PORT_TAKEN)
 

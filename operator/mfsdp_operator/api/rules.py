@@ -62,6 +62,10 @@ REPLICAS_LEAVE_SHARDS: Final = (
 PROCS_EXCEED_GPUS: Final = (
     "procsPerNode must not exceed gpusPerNode: each process needs a GPU of its own"
 )
+PROCS_BELOW_GPUS: Final = (
+    "procsPerNode is below gpusPerNode: each process uses one GPU, the others would idle; leave "
+    "procsPerNode out, or lower gpusPerNode"
+)
 BATCH_MULTIPLE: Final = "must be a multiple of training.microBatchSize x nodes x procsPerNode"
 RAMP_MULTIPLE: Final = "must be multiples of training.microBatchSize x nodes x procsPerNode"
 RAMP_EVEN: Final = (
@@ -131,6 +135,7 @@ PATH_FORM: Final = (
 PVC_NEEDS_DIRECTORY: Final = (
     "is mounted at checkpoint.path, which is an object store here: leave out one of the two"
 )
+PVC_BEHIND_MOUNT: Final = "which holds checkpoint.path: leave out one of the two"
 PATH_SYSTEM: Final = (
     "must not be / or inside a directory of the container's own (/dev, /etc, /tmp, /usr ...): "
     "use another, for instance /checkpoints"
@@ -150,6 +155,11 @@ RESERVED_LABEL: Final = (
     f"labels under {RESERVED_LABEL_PREFIX} and {LABEL_MANAGED_BY} are the operator's: leave them "
     "out of template"
 )
+
+
+def pvc_behind(mount: str) -> str:
+    """Why a claim would not be in the pods."""
+    return f"template mounts a volume of its own at {mount}, {PVC_BEHIND_MOUNT}"
 
 
 def immutable(field: str) -> str:

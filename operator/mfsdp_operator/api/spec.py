@@ -1,7 +1,7 @@
 """`spec` of a MegatronFSDPJob: the trainer's own fields, and what the operator needs beside
 them."""
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ from mfsdp_trainer.config import (
 )
 
 from .names import MAX_NODES
+
+DEFAULT_GPU_RESOURCE: Final = "nvidia.com/gpu"
 
 
 class JobCheckpoint(CheckpointConfig):
@@ -48,21 +50,22 @@ class JobSpec(ShardingFields):
     """GPUs of each pod, requested as gpuResource; 0: train on the CPU over gloo."""
     procs_per_node: int | None = Field(default=None, ge=1, le=256)
     """Processes in each pod; unset: gpusPerNode, or 1 without GPUs."""
-    gpu_resource: str = Field(default="nvidia.com/gpu", min_length=1, max_length=317)
-    """Extended resource that gpusPerNode is requested as."""
+    gpu_resource: str = Field(default=DEFAULT_GPU_RESOURCE, min_length=1, max_length=317)
+    """Extended resource that gpusPerNode is requested as; without effect where that is 0."""
     model: ModelConfig | None = None
     """The model to train. Required unless template gives the trainer container a command of its
-    own."""
+    own, which does not read it."""
     data: DataConfig | None = None
     """The text to train on. Required unless template gives the trainer container a command of its
-    own."""
+    own, which does not read it."""
     training: TrainingConfig | None = None
     """Length, batch, optimizer. Required unless template gives the trainer container a command of
-    its own."""
+    its own, which does not read it."""
     performance: PerformanceConfig = PerformanceConfig()
     """Choices of the built-in trainer that cost or save time and memory."""
     checkpoint: JobCheckpoint = JobCheckpoint()
-    """Checkpoints and the exported model."""
+    """Checkpoints and the exported model. A program of your own is told path and finds pvc there;
+    the other fields are the built-in trainer's."""
     logging: LoggingConfig = LoggingConfig()
     """Log lines and the HTTP endpoint of the built-in trainer, and where its numbers go."""
     hang: HangConfig = HangConfig()

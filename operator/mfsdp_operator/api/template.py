@@ -4,12 +4,13 @@ CEL in the CRD says the same; here it holds for files, and for fields that have 
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from mfsdp_trainer.contract import CONTAINER_NAME
 
 from . import rules
-from .names import RESERVED_LABEL_PREFIX
+from .names import CHECKPOINT_VOLUME, RESERVED_LABEL_PREFIX
 from .problems import Problem, problem
 
 
@@ -32,6 +33,23 @@ def env_values(template: Mapping[str, Any], name: str) -> tuple[str, ...]:
     env = trainer_container(template).get("env")
     entries = [_mapping(entry) for entry in (env if isinstance(env, list) else ())]
     return tuple(str(e["value"]) for e in entries if e.get("name") == name and "value" in e)
+
+
+def mount_over(template: Mapping[str, Any], path: str) -> str | None:
+    """Where the trainer mounts a volume of the template's own so that it holds `path`, a directory.
+
+    A mount of the operator's own volume of checkpoints (with a subPath, say) is none of these.
+    """
+    mounts = trainer_container(template).get("volumeMounts")
+    for mount in map(_mapping, mounts if isinstance(mounts, list) else ()):
+        where = str(mount.get("mountPath") or "")
+        if where and mount.get("name") != CHECKPOINT_VOLUME and _holds(where, path):
+            return where
+    return None
+
+
+def _holds(mount: str, path: str) -> bool:
+    return PurePosixPath("/" + path.strip("/")).is_relative_to("/" + mount.strip("/"))
 
 
 def template_problems(template: Mapping[str, Any]) -> Iterator[Problem]:

@@ -18,6 +18,8 @@ POD_LISTS: Final = (
 )
 CONTAINER_LISTS: Final = ("envFrom", "ports", "volumeMounts")
 """Lists that are merged with ours entry by entry, so that entries must be objects."""
+_MOUNT: Final = {"name": 63, "mountPath": 256}
+"""What a rule reads of each mount, and how long it may be: the rule's cost goes by that."""
 
 
 def template_properties() -> Schema:
@@ -114,10 +116,20 @@ def _containers() -> Schema:
                 },
                 "env": _env(),
                 **{name: _objects("a container's") for name in CONTAINER_LISTS},
+                "volumeMounts": _mounts(),
             },
             PRESERVE: True,
         },
     }
+
+
+def _mounts() -> Schema:
+    mounts = _objects("a container's")
+    mounts["items"]["properties"] = {
+        name: {"description": f"As a mount's {name}.", "type": "string", "maxLength": longest}
+        for name, longest in _MOUNT.items()
+    }
+    return mounts
 
 
 def _env() -> Schema:

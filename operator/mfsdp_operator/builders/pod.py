@@ -24,6 +24,7 @@ from mfsdp_operator.api.names import (
 )
 from mfsdp_operator.api.resolve import ResolvedJob
 from mfsdp_operator.api.spec import JobSpec
+from mfsdp_operator.api.template import mount_over
 from mfsdp_trainer.contract import CONFIG_FILE, CONFIG_MOUNT, CONTAINER_NAME
 
 from .merge import merge
@@ -174,17 +175,8 @@ def _mounts(spec: JobSpec) -> list[dict[str, Any]]:
 def _has_checkpoint_volume(spec: JobSpec) -> bool:
     """The root file system is read-only, so the directory of checkpoints is a volume always; unless
     the user mounts one there, or an object store takes its place."""
-    if "://" in spec.checkpoint.path:
-        return False
-    containers = (spec.template.get("spec") or {}).get("containers") or ()
-    mounts = [
-        str(mount.get("mountPath", "")).rstrip("/")
-        for container in containers
-        if container.get("name") == CONTAINER_NAME
-        for mount in container.get("volumeMounts") or ()
-    ]
-    path = spec.checkpoint.path.rstrip("/")
-    return not any(path == mount or path.startswith(mount + "/") for mount in mounts)
+    path = spec.checkpoint.path
+    return "://" not in path and mount_over(spec.template, path) is None
 
 
 def _volumes(job: JobMeta, spec: JobSpec, resolved: ResolvedJob) -> list[dict[str, Any]]:

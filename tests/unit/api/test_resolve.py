@@ -24,7 +24,7 @@ def spec(**changes: Any) -> dict[str, Any]:
     [
         ({}, 1, 2, 0),
         ({"gpusPerNode": 2}, 2, 4, 4),
-        ({"gpusPerNode": 2, "procsPerNode": 1}, 1, 2, 4),
+        ({"gpusPerNode": 2, "procsPerNode": 2}, 2, 4, 4),
         ({"procsPerNode": 2}, 2, 4, 0),
     ],
 )

@@ -69,7 +69,7 @@ class LoggingConfig(ConfigModel):
     """Port of /progress, /metrics and /healthz in the pod."""
     peak_tflops: float | None = Field(default=None, gt=0, le=1_000_000)
     """Dense bf16 TFLOP/s of one GPU, for the MFU; unset: by the GPU's name, and no MFU where that
-    is not known or there is no GPU."""
+    is not known. Without effect where gpusPerNode is 0: there is no MFU of a CPU."""
     json_lines: PathText | None = None
     """File that gets one JSON object a line for each logging interval, evaluation and checkpoint,
     for the start and for the end. Attempts of a job append to it, each line with its attempt."""
