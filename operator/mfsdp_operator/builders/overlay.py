@@ -2,7 +2,7 @@
 
 Who may create jobs may, through `template`, do what who creates pods may (the namespace's pod
 security decides). The refusals here are about the gang: variables on which its ranks must agree,
-files and volumes of the operator's, and limits that would end single pods of it.
+files and volumes of the operator's, its GPUs, and limits that would end single pods of it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from mfsdp_operator.api.names import CHECKPOINT_VOLUME, CONFIG_VOLUME
 from mfsdp_operator.api.problems import Problem, problem
+from mfsdp_operator.api.spec import DEFAULT_GPU_RESOURCE, JobSpec
 from mfsdp_operator.api.template import has_own_program, trainer_container
 from mfsdp_operator.api.template_schema import CONTAINER_LISTS, POD_LISTS
 from mfsdp_trainer.contract import CONFIG_MOUNT, CONTAINER_NAME
 
+from .merge import merge
 from .pod_env import RESERVED_ENV
 
 _RESERVED_SPEC: Final = {
@@ -26,14 +28,15 @@ _CONTAINER_LISTS: Final = ("env", *CONTAINER_LISTS)
 _TRAINER: Final = f"spec.template.spec.containers[{CONTAINER_NAME}]"
 
 
-def overlay_problems(template: Mapping[str, Any]) -> list[Problem]:
+def overlay_problems(job: JobSpec) -> list[Problem]:
     """What is wrong with a template of any shape, each problem naming its field and the fix."""
+    template = job.template
     spec = template.get("spec") or {}
     if not isinstance(spec, Mapping):
         return []  # api.template says so
     problems = [*_metadata_problems(template.get("metadata")), *_reserved(spec)]
     if all(_is_list_of_objects(spec.get(key)) for key in _LISTS):  # api.template_shape says so
-        problems += [*_volume_problems(spec), *_trainer_problems(template)]
+        problems += [*_volume_problems(spec), *_trainer_problems(template), *_gpu_problems(job)]
     return problems
 
 
@@ -85,8 +88,27 @@ def _trainer_problems(template: Mapping[str, Any]) -> Iterator[Problem]:
             yield _of_trainer("volumeMounts", f"{CONFIG_MOUNT} holds the operator's own files")
 
 
+def _gpu_problems(job: JobSpec) -> Iterator[Problem]:
+    """The template wins in the pod, and the trainer would count on other GPUs than it has."""
+    trainer, gpus = trainer_container(job.template), str(job.gpus_per_node)
+    names = {job.gpu_resource} if job.gpus_per_node else {job.gpu_resource, DEFAULT_GPU_RESOURCE}
+    ours = {"resources": {"limits": dict.fromkeys(names, gpus)}}
+    theirs = {key: trainer[key] for key in ours if key in trainer}
+    resources = _object(merge(ours, theirs).get("resources"))
+    for kind, absent in (("limits", "0"), ("requests", gpus)):
+        given = _object(resources.get(kind))
+        for name in sorted(names):
+            if str(given.get(name, absent)) != gpus:
+                said = f"leave {name} to gpusPerNode, which also says how many processes there are"
+                yield _of_trainer(f"resources.{kind}", said)
+
+
 def _of_trainer(field: str, message: str) -> Problem:
-    return Problem((*_TRAINER.split("."), field), message)
+    return Problem((*_TRAINER.split("."), *field.split(".")), message)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _is_list_of_objects(value: object) -> bool:

@@ -44,7 +44,7 @@ class JobFile:
                 raise InvalidSpecError(problems)
             # Its status is the API server's, which ignores what a file says of it.
             job = parse_job({**self.document.value, "status": None})
-            if problems := (*spec_problems(job.spec), *overlay_problems(job.spec.template)):
+            if problems := (*spec_problems(job.spec), *overlay_problems(job.spec)):
                 raise InvalidSpecError(problems)
             return job, resolve(job.spec)
         except InvalidSpecError as error:

@@ -24,7 +24,7 @@ def understand(job: JobView) -> tuple[JobSpec, ResolvedJob]:
     if name:
         raise InvalidSpecError([name])
     spec = parse_spec(job.spec)
-    problems = [*spec_problems(spec), *overlay_problems(spec.template)]
+    problems = [*spec_problems(spec), *overlay_problems(spec)]
     if problems:
         raise InvalidSpecError(problems)
     return spec, resolve(spec)

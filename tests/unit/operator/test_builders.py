@@ -133,6 +133,15 @@ def test_checkpoints_on_a_volume_of_the_users_own() -> None:
     assert mount in trainer(made)["volumeMounts"]
 
 
+def test_a_mount_of_the_claim_itself_keeps_the_claim() -> None:
+    """The operator's own volume may be mounted in another way, for instance one directory of it."""
+    mount = {"name": "mfsdp-checkpoint", "mountPath": "/ckpt", "subPath": "run"}
+    made = pod(with_trainer(volumeMounts=[mount]) | {"checkpoint": {"path": "/ckpt", "pvc": "c"}})
+    assert [m for m in trainer(made)["volumeMounts"] if m["mountPath"] == "/ckpt"] == [mount]
+    claim = {"name": "mfsdp-checkpoint", "persistentVolumeClaim": {"claimName": "c"}}
+    assert claim in made["spec"]["volumes"]
+
+
 def test_gpus() -> None:
     spec = built_in(gpusPerNode=8, useTorchFSDP2=False, useMegatronFSDP=True)
     spec["training"] = {"steps": 1, "globalBatchSize": 16}
@@ -253,9 +262,55 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("template", "said"), REFUSED, ids=lambda value: str(value)[:40])
 def test_refused_templates(template: dict[str, Any], said: str) -> None:
-    assert any(said in str(problem) for problem in overlay_problems(template))
+    assert any(said in str(problem) for problem in overlay_problems(JobSpec(template=template)))
 
 
 @pytest.mark.parametrize("template", [{}, {"spec": None}, {"spec": {}}, {"metadata": 5, "spec": 6}])
 def test_nothing_to_refuse_or_nothing_to_read(template: dict[str, Any]) -> None:
-    assert overlay_problems(template) == []
+    assert overlay_problems(JobSpec(template=template)) == []
+
+
+GPU, OTHER_GPU = "nvidia.com/gpu", "amd.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resources", "kind"),
+    [
+        (2, {"limits": {GPU: 4}}, "limits"),
+        (2, {"limits": {GPU: None}}, "limits"),
+        (2, {"limits": None}, "limits"),
+        (2, None, "limits"),
+        (2, {"requests": {GPU: "1"}}, "requests"),
+        (0, {"limits": {GPU: "1"}}, "limits"),
+        (0, {"requests": {GPU: "1"}}, "requests"),
+    ],
+)
+def test_gpus_of_the_template_beside_those_of_the_job(gpus: int, resources: Any, kind: str) -> None:
+    template = with_trainer(resources=resources)["template"]
+    [problem] = overlay_problems(JobSpec(gpus_per_node=gpus, template=template))
+    assert str(problem) == (
+        f"spec.template.spec.containers[trainer].resources.{kind}: leave nvidia.com/gpu to "
+        "gpusPerNode, which also says how many processes there are"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resources"),
+    [
+        (2, {"limits": {GPU: "2"}, "requests": {GPU: 2}}),
+        (2, {"limits": {"memory": "1Gi"}, "requests": {"cpu": 1}}),
+        (2, {"limits": {OTHER_GPU: 1}}),
+        (0, {"limits": {GPU: "0", OTHER_GPU: 1}}),
+        (0, None),
+    ],
+)
+def test_other_resources_of_the_template(gpus: int, resources: Any) -> None:
+    template = with_trainer(resources=resources)["template"]
+    assert overlay_problems(JobSpec(gpus_per_node=gpus, template=template)) == []
+    assert overlay_problems(JobSpec(gpus_per_node=gpus)) == []
+
+
+def test_gpus_under_the_jobs_own_name_of_the_resource() -> None:
+    template = with_trainer(resources={"limits": {OTHER_GPU: 1, GPU: 1}})["template"]
+    job = JobSpec(gpus_per_node=0, gpu_resource=OTHER_GPU, template=template)
+    assert [str(problem).split()[2] for problem in overlay_problems(job)] == [OTHER_GPU, GPU]
