@@ -5,11 +5,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pydantic.alias_generators import to_camel
+
 from mfsdp_operator.api.job import Job
 from mfsdp_operator.api.resolve import ResolvedJob
+from mfsdp_operator.api.rules import BUILT_IN_SECTIONS
+from mfsdp_operator.api.spec import JobSpec
 from mfsdp_operator.api.template import trainer_container
 from mfsdp_operator.builders.pod import build_template, stamp
 
+_BUILT_IN_ALONE: Final = (*BUILT_IN_SECTIONS, "performance", "logging", "hang")
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 
@@ -22,6 +27,13 @@ class Program:
     env: Mapping[str, str]
     elsewhere: tuple[str, ...]
     """Names of the variables whose values are not in the job."""
+
+
+def unread(spec: JobSpec) -> tuple[str, ...]:
+    """Fields that the job sets and only the built-in trainer reads."""
+    sections = [name for name in _BUILT_IN_ALONE if name in spec.model_fields_set]
+    given = sorted(spec.checkpoint.model_fields_set - {"path", "pvc"})
+    return (*sections, *(f"checkpoint.{to_camel(name)}" for name in given))
 
 
 def program(job: Job, resolved: ResolvedJob, rank: int = 0) -> Program:

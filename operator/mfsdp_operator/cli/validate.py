@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 import yaml
 
+from mfsdp_operator.api.job import Job
 from mfsdp_operator.api.names import KIND
 from mfsdp_operator.api.resolve import ResolvedJob
 from mfsdp_trainer.config.load import dump_config
-from mfsdp_trainer.words import counted
+from mfsdp_trainer.words import counted, listed
 
 from .errors import UserError
 from .jobfile import JobFile, read_job, read_jobs
-from .own_program import Program, program
+from .own_program import Program, program, unread
 
 
 def validate(files: Sequence[str]) -> int:
@@ -35,7 +36,8 @@ def _validate(found: JobFile) -> bool:
         job, resolved = found.check()
     except UserError as error:
         return _complain(error)
-    print(f"{found.file}: {job.meta.name or 'job'}: valid: {summary(resolved)}")
+    told = summary(resolved) + _unread(job, resolved)
+    print(f"{found.file}: {job.meta.name or 'job'}: valid: {told}")
     return True
 
 
@@ -52,6 +54,11 @@ def summary(resolved: ResolvedJob) -> str:
     ranks = counted(sharding.world_size, "rank")
     batches = counted(sharding.micro_batches, "micro-batch", "micro-batches")
     return f"{sharding.engine} {sharding.strategy} on {ranks}, {batches} a step"
+
+
+def _unread(job: Job, resolved: ResolvedJob) -> str:
+    names = unread(job.spec) if resolved.own_program else ()
+    return f"; {listed(names)} {'is' if len(names) == 1 else 'are'} not read by it" if names else ""
 
 
 def render(file: str, name: str | None) -> int:

@@ -167,6 +167,35 @@ def test_render_shows_what_a_program_of_ones_own_gets(
 
 
 @pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"checkpoint": {"path": "/c", "pvc": "c"}}, "2 ranks"),
+        ({"model": {"path": "/m"}}, "2 ranks; model is not read by it"),
+        (
+            {
+                "model": {"path": "/m"},
+                "data": {"sources": [{"path": "/d"}]},
+                "training": {"steps": 1, "globalBatchSize": 2},
+            },
+            "2 ranks; model, data and training are not read by it",
+        ),
+        (
+            {"hang": {"stepSeconds": 9}, "checkpoint": {"path": "/c", "everySteps": 5, "keep": 1}},
+            "2 ranks; hang, checkpoint.everySteps and checkpoint.keep are not read by it",
+        ),
+    ],
+)
+def test_validate_says_what_a_program_of_ones_own_does_not_read(
+    fields: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = yaml.safe_load(JOB)
+    own = {"spec": {"containers": [{"name": "trainer", "command": ["run"]}]}}
+    job["spec"] = {"nodes": 2, "gpusPerNode": 0, "template": own, **fields}
+    assert main(["validate", write(tmp_path, yaml.safe_dump(job))]) == 0
+    assert capsys.readouterr().out.endswith(f"valid: a program of its own on {says}\n")
+
+
+@pytest.mark.parametrize(
     ("fields", "args"),
     [
         ({}, "--use_megatron_fsdp true --data_parallel_sharding_strategy optim_grads_params "),
