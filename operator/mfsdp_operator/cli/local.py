@@ -4,25 +4,25 @@ The same trainer with the same configuration, as one node of nodes x procsPerNod
 pod has and this machine has not is refused or said.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 from mfsdp_operator.api.problems import InvalidSpecError
 from mfsdp_operator.api.resolve import resolve
 from mfsdp_operator.api.spec import JobSpec
 from mfsdp_operator.api.template import trainer_container
 from mfsdp_trainer.config import TrainerConfig
+from mfsdp_trainer.contract import CONTAINER_NAME
 
 from .errors import UserError
 from .jobfile import read_job
 from .local_run import Run, free_port
 from .paths import Mapped, Places, on_this_machine
 from .validate import summary
-
-_NOT_HERE: Final = ("initContainers", "volumes", "nodeSelector", "affinity", "tolerations")
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,37 @@ def _notes(spec: JobSpec, file: str) -> Iterator[str]:
     """What of the job has no meaning here."""
     if spec.suspend:
         yield f"{file} says suspend: true; that is for the cluster, the job trains here"
-    pod = spec.template.get("spec") or {}
-    left_out = [f"spec.{key}" for key in _NOT_HERE if pod.get(key)]
-    trainer = set(trainer_container(spec.template)) - {"name", "env"}
-    left_out += [f"the trainer's {key}" for key in sorted(trainer)]
-    if left_out:
+    if left_out := tuple(_left_out(spec.template)):
         yield f"not applied on this machine, from template: {', '.join(left_out)}"
+    for entry in _env(spec):
+        if "valueFrom" in entry:
+            # The trainer and its workers get this process's environment.
+            here = (
+                "is your shell's"
+                if entry["name"] in os.environ
+                else "is unset: set it in your shell"
+            )
+            yield f"{entry['name']} has its value from the cluster (valueFrom); here it {here}"
+
+
+def _left_out(template: Mapping[str, Any]) -> Iterator[str]:
+    """All that a template says, but what is null or false, and the trainer's variables."""
+    for part in ("metadata", "spec"):
+        for key, value in (template.get(part) or {}).items():
+            if value and key != "containers":
+                yield f"{part}.{key}"
+    for container in (template.get("spec") or {}).get("containers") or ():
+        if container["name"] != CONTAINER_NAME:
+            yield f"the container {container['name']}"
+    for key in sorted(set(trainer_container(template)) - {"name", "env"}):
+        yield f"the trainer's {key}"
+
+
+def _env(spec: JobSpec) -> list[dict[str, Any]]:
+    env: list[dict[str, Any]] = trainer_container(spec.template).get("env") or []
+    return env
 
 
 def _environment(spec: JobSpec) -> dict[str, str]:
     """The trainer's variables in template that have a value of their own."""
-    entries = trainer_container(spec.template).get("env") or []
-    return {entry["name"]: str(entry["value"]) for entry in entries if "value" in entry}
+    return {entry["name"]: str(entry["value"]) for entry in _env(spec) if "value" in entry}

@@ -3,11 +3,13 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from mfsdp_operator.api.job import parse_spec
+from mfsdp_operator.cli import local_run
 from mfsdp_operator.cli.errors import UserError
 from mfsdp_operator.cli.local import Options, here
 from mfsdp_operator.cli.local_run import Run
@@ -112,6 +114,56 @@ def test_without_the_trainer_the_way_to_install_it_is_told(
     job.write_text(yaml.safe_dump(kind | {"metadata": {"name": "small"}, "spec": SPEC}))
     assert main(["local", str(job)]) == 1
     assert "from a checkout, pip install '.[operator,trainer]'" in capsys.readouterr().err
+
+
+TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {"team": "nlp"}},
+    "spec": {
+        "hostNetwork": True,
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": None,
+        "initContainers": [{"name": "get", "image": "x"}],
+        "volumes": [{"name": "a", "emptyDir": {}}],
+        "containers": [
+            {"name": "logs", "image": "x"},
+            {
+                "name": "trainer",
+                "image": "mine",
+                "env": [
+                    {"name": "KEY_OF_THE_CLUSTER", "valueFrom": {"secretKeyRef": {}}},
+                    {"name": "KEY_OF_THE_SHELL", "valueFrom": {"secretKeyRef": {}}},
+                    {"name": "PLAIN", "value": "of the job"},
+                ],
+                "envFrom": [{"secretRef": {"name": "more"}}],
+            },
+        ],
+    },
+}
+
+
+def test_what_of_the_template_is_not_here_is_told_and_keys_come_from_the_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_OF_THE_SHELL", "secret")
+    monkeypatch.delenv("KEY_OF_THE_CLUSTER", raising=False)
+    tell = "import os, sys; print(*map(os.environ.get, ('KEY_OF_THE_SHELL', 'PLAIN'))); sys.exit(3)"
+    monkeypatch.setattr(local_run, "_TRAINER", (sys.executable, "-c", tell))
+    job = tmp_path / "job.yaml"
+    kind = {"apiVersion": "training.mfsdp.dev/v1alpha1", "kind": "MegatronFSDPJob"}
+    spec = SPEC | {"template": TEMPLATE}
+    job.write_text(yaml.safe_dump(kind | {"metadata": {"name": "small"}, "spec": spec}))
+    assert main(["local", str(job), "--dir", str(tmp_path / "run")]) == 3
+    assert (tmp_path / "run" / "train.log").read_text() == "secret of the job\n"
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: not applied on this machine, from template: metadata.labels, spec.hostNetwork, "
+        "spec.imagePullSecrets, spec.initContainers, spec.volumes, the container logs, "
+        "the trainer's envFrom, the trainer's image",
+        "note: KEY_OF_THE_CLUSTER has its value from the cluster (valueFrom); here it is unset: "
+        "set it in your shell",
+        "note: KEY_OF_THE_SHELL has its value from the cluster (valueFrom); here it is "
+        "your shell's",
+    ]
 
 
 @pytest.mark.parametrize(
