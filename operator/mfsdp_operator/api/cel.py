@@ -2,7 +2,8 @@
 
 Rules stand at `spec` or below, never at the root (but for the name): an upgrade that tightens a
 rule must let running jobs' status be written, and the API server only forgives old failures below
-the root. Divisors are guarded and numbers bounded, because a field that violates its minimum is
+the root. A section that is absent becomes {} before its fields get their defaults, and rules are
+asked of that too: hence has(). Divisors are guarded and numbers bounded, because a field that violates its minimum is
 still evaluated.
 """
 
@@ -263,7 +264,7 @@ _SOURCE_RULES: Final = (
     ),
     Rule(
         "data.tokenizer",
-        f"self.vocabSize == {data.BPE_SIZE} || self.kind == 'bpe'",
+        f"!has(self.vocabSize) || self.vocabSize == {data.BPE_SIZE} || self.kind == 'bpe'",
         rules.BPE_SIZE,
         "vocabSize",
     ),
@@ -296,7 +297,12 @@ _PLACE_RULES: Final = (
         f"self.matches('{rules.PATH_PATTERN}') && !self.matches('{rules.DOTS_PATTERN}')",
         rules.PATH_FORM,
     ),
-    Rule("checkpoint", "self.keepBest == 0 || self.everySteps > 0", rules.BEST_OF_SOME, "keepBest"),
+    Rule(
+        "checkpoint",
+        "!has(self.keepBest) || self.keepBest == 0 || self.everySteps > 0",
+        rules.BEST_OF_SOME,
+        "keepBest",
+    ),
     Rule(
         "",
         "!has(self.logging.wandb) || self.logging.wandb.mode != 'offline' || "
