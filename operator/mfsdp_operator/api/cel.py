@@ -3,8 +3,8 @@
 Rules stand at `spec` or below, never at the root (but for the name): an upgrade that tightens a
 rule must let running jobs' status be written, and the API server only forgives old failures below
 the root. A section that is absent becomes {} before its fields get their defaults, and rules are
-asked of that too: hence has(). Divisors are guarded and numbers bounded, because a field that violates its minimum is
-still evaluated.
+asked of that too: hence has(). Divisors are guarded and numbers bounded, because a field that
+violates its minimum is still evaluated.
 """
 
 from collections.abc import Iterable, Iterator
