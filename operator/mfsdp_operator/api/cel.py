@@ -236,6 +236,12 @@ _SOURCE_RULES: Final = (
         "validation",
     ),
     Rule(
+        "data",
+        "!has(self.cachePath) || !self.cachePath.contains('://')",
+        rules.CACHE_PATH,
+        "cachePath",
+    ),
+    Rule(
         "model",
         "!has(self.lora) || (has(self.path) && !self.randomInit)",
         rules.LORA_BASE,

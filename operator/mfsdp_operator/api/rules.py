@@ -115,6 +115,9 @@ DATA_FIELD: Final = (
 )
 DATA_SPLIT: Final = "split is for format arrow: set it, or leave out split"
 DATA_WEIGHTS: Final = "give every entry of data.sources a weight, or none of them"
+CACHE_PATH: Final = (
+    "data.cachePath must be a directory, not an object store: tokens are memory-mapped"
+)
 VALIDATION_WEIGHT: Final = "data.validation takes no weight: leave it out"
 TOKENIZER_PATH: Final = (
     "kind huggingface needs a tokenizer directory: set data.tokenizer.path, or model.path to a "

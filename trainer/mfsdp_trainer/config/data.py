@@ -179,10 +179,14 @@ class DataConfig(ConfigModel):
         return any(source.content is DataContent.CHAT for source in self.sources)
 
     @model_validator(mode="after")
-    def _weights(self) -> "DataConfig":
+    def _consistent(self) -> "DataConfig":
         weighted = [source.weight is not None for source in self.sources]
         if any(weighted) and not all(weighted):
             raise ValueError("give every entry of data.sources a weight, or none of them")
         if any(source.weight is not None for source in self.validation):
             raise ValueError("data.validation takes no weight: leave it out")
+        if self.cache_path is not None and "://" in self.cache_path:
+            raise ValueError(
+                "data.cachePath must be a directory, not an object store: tokens are memory-mapped"
+            )
         return self
