@@ -217,6 +217,15 @@ def _source_rules(where: str) -> Iterator[Rule]:
         f"(self.content == 'tokens' || {_DEFAULT_TOKENS}))",
         rules.DATA_FIELD,
     )
+    yield Rule(
+        where,
+        "self.format != 'text' || !has(self.path) || "
+        "!(self.path.endsWith('.jsonl') || self.path.endsWith('.parquet'))",
+        f"path {rules.DATA_SUFFIX} jsonl or parquet",
+        expression="self.path + (self.path.endsWith('.jsonl') ? "
+        f"' {rules.DATA_SUFFIX} jsonl' : ' {rules.DATA_SUFFIX} parquet')",
+    )
+    yield Rule(where, "!has(self.path) || self.path.startsWith('/')", f"path {rules.ABSOLUTE}")
     yield Rule(where, "!has(self.split) || self.format == 'arrow'", rules.DATA_SPLIT)
 
 
@@ -280,6 +289,11 @@ _MOUNT_PATH: Final = (
     "(m.mountPath.endsWith('/') ? m.mountPath.substring(0, size(m.mountPath) - 1) : m.mountPath)"
 )
 _PLACE_RULES: Final = (
+    *(
+        Rule(parent, f"!has(self.{name}) || self.{name}.startsWith('/')", message, name)
+        for parent, name in rules.PATHS
+        for message in (f"{name} {rules.ABSOLUTE}",)
+    ),
     Rule("gpuResource", f"self.matches('{rules.RESOURCE_PATTERN}')", rules.RESOURCE_FORM),
     Rule("checkpoint.pvc", f"self.matches('{rules.PVC_PATTERN}')", rules.PVC_FORM),
     Rule(

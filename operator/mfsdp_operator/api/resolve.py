@@ -8,8 +8,10 @@ inside `template` that have no schema.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_snake
 
 from mfsdp_trainer.config import (
     CheckpointConfig,
@@ -144,8 +146,24 @@ def _place_problems(spec: JobSpec) -> Iterator[Problem]:
         yield problem("spec.checkpoint.pvc", rules.PVC_NEEDS_DIRECTORY)
     elif pvc is not None and (mount := mount_over(spec.template, path)) is not None:
         yield problem("spec.checkpoint.pvc", rules.pvc_behind(mount))
+    yield from _path_problems(spec)
     if spec.logging.port == rules.MASTER_PORT:
         yield problem("spec.logging.port", rules.PORT_TAKEN)
+
+
+def _path_problems(spec: JobSpec) -> Iterator[Problem]:
+    for section, name in rules.PATHS:
+        holder: Any = spec
+        for part in section.split("."):
+            holder = holder and getattr(holder, part)
+        path = holder and getattr(holder, to_snake(name))
+        if path and not path.startswith("/"):
+            yield problem(f"spec.{section}.{name}", f"{name} {rules.ABSOLUTE}")
+    data = spec.data
+    for field in ("sources", "validation") if data else ():
+        for index, source in enumerate(getattr(data, field)):
+            if source.path and not source.path.startswith("/"):
+                yield problem(f"spec.data.{field}[{index}].path", f"path {rules.ABSOLUTE}")
 
 
 def _sharding(spec: JobSpec, world_size: int) -> ResolvedSharding:

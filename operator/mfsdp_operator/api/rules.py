@@ -105,6 +105,18 @@ LORA_FREEZE: Final = (
 DATA_SOURCE: Final = "set exactly one of path and builtin in each entry of data.sources"
 DATA_BUILTIN: Final = "builtin is text: leave out format, or set it to text"
 DATA_CONTENT: Final = "content chat and tokens are records: set format to jsonl, parquet or arrow"
+DATA_SUFFIX: Final = "is not text: set format to"
+PATHS: Final = (
+    ("model", "path"),
+    ("data.tokenizer", "path"),
+    ("data.tokenizer", "chatTemplate"),
+    ("logging", "jsonLines"),
+    ("logging", "tensorboard"),
+)
+"""Sections and their fields that are paths in the container; each source of data has one too."""
+ABSOLUTE: Final = (
+    "must be an absolute path in the container: models of a hub and URLs are not fetched"
+)
 DATA_FIELDS: Final = (
     "textField, messagesField and tokensField are of records: set format to jsonl, parquet or "
     "arrow, or drop them"

@@ -36,7 +36,8 @@ def overlay_problems(job: JobSpec) -> list[Problem]:
         return []  # api.template says so
     problems = [*_metadata_problems(template.get("metadata")), *_reserved(spec)]
     if all(_is_list_of_objects(spec.get(key)) for key in _LISTS):  # api.template_shape says so
-        problems += [*_volume_problems(spec), *_trainer_problems(template), *_gpu_problems(job)]
+        problems += [*_volume_problems(spec), *_sidecar_problems(spec)]
+        problems += [*_trainer_problems(template), *_gpu_problems(job)]
     return problems
 
 
@@ -65,6 +66,19 @@ def _volume_problems(spec: Mapping[str, Any]) -> Iterator[Problem]:
         if volume.get("name") in (CONFIG_VOLUME, CHECKPOINT_VOLUME):
             said = f"the name {volume['name']} is the operator's: choose another"
             yield problem("spec.template.spec.volumes", said)
+
+
+def _sidecar_problems(spec: Mapping[str, Any]) -> Iterator[Problem]:
+    """The trainer alone has an image of ours: under another name it is taken for a sidecar."""
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or ():
+            name = container.get("name")
+            if not container.get("image") and (kind, name) != ("containers", CONTAINER_NAME):
+                said = (
+                    "a container beside the trainer needs an image; the trainer's own is called "
+                    f"{CONTAINER_NAME}"
+                )
+                yield problem(f"spec.template.spec.{kind}[{name}]", said)
 
 
 def _trainer_problems(template: Mapping[str, Any]) -> Iterator[Problem]:

@@ -167,6 +167,7 @@ def test_json_is_for_machines_and_paths_of_the_pod_can_be_mapped(
     [
         (["--gpu", "h1000"], "--gpu: 'h1000' is none of a10-24gb, "),
         (["--memory", "lots"], "--memory: 'lots' is no quantity of memory"),
+        (["--memory", "80"], "--memory: '80' is less than any GPU has: give its unit too"),
     ],
 )
 def test_wrong_sizes_are_told(

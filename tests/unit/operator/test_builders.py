@@ -257,6 +257,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"spec": {"containers": [{"name": "trainer", "terminationMessagePath": "/x"}]}},
         "terminationMessagePath: leave it to the operator",
     ),
+    (
+        {"spec": {"containers": [{"name": "main", "env": []}]}},
+        "containers[main]: a container beside the trainer needs an image; the trainer's own is",
+    ),
+    ({"spec": {"initContainers": [{"name": "trainer"}]}}, "initContainers[trainer]: a container"),
 ]
 
 

@@ -267,7 +267,7 @@ def test_a_package_that_is_missing_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, section: dict[str, str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
-    with pytest.raises(ConfigError, match=rf"logging.{name} .*pip install 'mfsdp\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"logging.{name} .*add it as docs/jobs"):
         open_journal(config(tmp_path, **{name: section}))
 
 

@@ -1,6 +1,7 @@
 """What the model is trained on: local data, and the tokenizer that reads it."""
 
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Final
 
 from pydantic import Field, model_validator
@@ -8,6 +9,8 @@ from pydantic import Field, model_validator
 from .base import ConfigModel, PathText
 
 _RECORDS = ("jsonl", "parquet", "arrow")
+_OF_RECORDS = ("jsonl", "parquet")
+"""Suffixes that say what is in a file."""
 TEXT_FIELD: Final = "text"
 MESSAGES_FIELD: Final = "messages"
 TOKENS_FIELD: Final = "input_ids"
@@ -82,6 +85,9 @@ class DataSource(ConfigModel):
                 "content chat and tokens are records: set format to jsonl, parquet or arrow"
             )
         self._require_fields()
+        suffix = PurePosixPath(self.path or "").suffix[1:]
+        if self.format is DataFormat.TEXT and suffix in _OF_RECORDS:
+            raise ValueError(f"{self.path} is not text: set format to {suffix}")
         if self.split is not None and self.format is not DataFormat.ARROW:
             raise ValueError("split is for format arrow: set it, or leave out split")
         return self

@@ -18,7 +18,7 @@ class WandbMode(StrEnum):
 
 
 class WandbConfig(ConfigModel):
-    """Weights & Biases. The image needs the package: pip install 'mfsdp[wandb]'."""
+    """Weights & Biases. The image needs the package wandb: docs/jobs.md says how."""
 
     project: Name
     """Project there."""
@@ -32,7 +32,7 @@ class WandbConfig(ConfigModel):
 
 
 class MlflowConfig(ConfigModel):
-    """MLflow. The image needs the package: pip install 'mfsdp[mlflow]'."""
+    """MLflow. The image needs the package mlflow: docs/jobs.md says how."""
 
     tracking_uri: Name
     """Tracking server, such as http://mlflow:5000. Credentials come from MLFLOW_TRACKING_USERNAME
@@ -76,8 +76,8 @@ class LoggingConfig(ConfigModel):
     tensorboard: PathText | None = None
     """Directory of event files for TensorBoard."""
     wandb: WandbConfig | None = None
-    """Send the numbers to Weights & Biases."""
+    """Send the numbers to Weights & Biases, whose package the image must have."""
     mlflow: MlflowConfig | None = None
-    """Send the numbers to an MLflow tracking server."""
+    """Send the numbers to an MLflow tracking server; the image must have its package."""
     profile: ProfileConfig | None = None
     """Trace some steps."""

@@ -62,4 +62,6 @@ def of_memory(quantity: str) -> Gpu:
         raise ValueError(f"{quantity!r} is no quantity of memory such as 80Gi or 80000M")
     number, unit = match.groups()
     size = round(float(number) * _UNITS[unit])
+    if size < _CONTEXT:
+        raise ValueError(f"{quantity!r} is less than any GPU has: give its unit too, such as 80Gi")
     return Gpu(name=f"a GPU of {quantity}", memory=size)

@@ -56,6 +56,5 @@ def _require(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise ConfigError(
             f"logging.{package} needs the package {package}, which this image does not have: add "
-            f"it (pip install 'mfsdp[{package}]') and set the image in template, or drop "
-            f"logging.{package}"
+            f"it as docs/jobs.md shows and set that image in template, or drop logging.{package}"
         )
