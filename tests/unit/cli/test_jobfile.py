@@ -52,6 +52,8 @@ def test_examples_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
         (("nodes: 2", 'nodes: "2"'), 7, "spec.nodes: must be a whole number"),
         (("nodes: 2", "nodez: 2"), 7, "spec.nodez: is not a field: did you mean nodes?"),
         (("nodes: 2", "use_torch_fsdp2: true"), 7, "write useTorchFSDP2"),
+        (("nodes: 2", "nodeSelector: {}"), 7, "did you mean template.spec.nodeSelector?"),
+        (("steps: 10", "train_iters: 10"), 11, "did you mean training.steps?"),
         (("    steps: 10\n", ""), 10, "spec.training: set exactly one of training.steps and"),
         (("builtin: python-stdlib", "builtin: wiki"), 9, "spec.data.sources[0].builtin"),
         (("name: small", "name: Small"), 4, "metadata.name: must consist of"),

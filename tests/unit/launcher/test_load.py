@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from mfsdp_operator.api.spec import JobSpec
 from mfsdp_trainer.config import ShardingStrategy
+from mfsdp_trainer.config.foreign import OURS
 from mfsdp_trainer.config.load import dump_config, load_config
+from mfsdp_trainer.config.problems import _plain, _walk
 from mfsdp_trainer.errors import ConfigError
 
 GOOD = """\
@@ -90,6 +93,16 @@ def test_what_workers_read_is_the_same(file: Path, tmp_path: Path) -> None:
             "procsPerNode: 2",
             "globalBatchSize: 2",
             "2: globalBatchSize is not a field: did you mean training.globalBatchSize?",
+        ),
+        (
+            "  learningRate",
+            "  local_batch_size",
+            "10: training.local_batch_size is not a field: did you mean training.microBatchSize?",
+        ),
+        (
+            "procsPerNode: 2",
+            "nodeSelector: {}",
+            "2: nodeSelector is not a field: remove it, or use one of checkpoint, ",
         ),
         (
             "procsPerNode: 2",
@@ -204,3 +217,10 @@ def test_json(file: Path) -> None:
     )
     (line,) = problems(file)
     assert line == "run.yaml:4: training.seed must be at least 0; got -1"
+
+
+def test_names_of_other_tools_lead_to_fields_that_exist() -> None:
+    known = set(_walk(JobSpec))
+    paths = {path.replace("[]", "") for path in OURS.values() if not path.startswith("template.")}
+    assert paths <= known, paths - known
+    assert all(_plain(part) == part for name in OURS for part in name.split("."))

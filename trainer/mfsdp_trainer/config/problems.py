@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from .foreign import OURS
 from .yaml12 import FieldPath
 
 _LIMITS: Final = {
@@ -118,6 +119,14 @@ def _paths_by_leaf(model: type[BaseModel]) -> dict[str, str]:
     return {path.rpartition(".")[2]: path for path in reversed(list(_walk(model)))}
 
 
+def _foreign(path: FieldPath, model: type[BaseModel]) -> str | None:
+    """Our field for another tool's name, where the model has it."""
+    wrong = _plain(str(path[-1]))
+    section = next((part for part in reversed(path[:-1]) if isinstance(part, str)), "")
+    ours = OURS.get(f"{section}.{wrong}") or OURS.get(wrong)
+    return ours if ours is not None and re.split(r"\W", ours)[0] in _fields(model) else None
+
+
 def _suggestion(path: FieldPath, model: type[BaseModel]) -> str:
     """`: did you mean ...?` for a misspelt name or one on the wrong level, else what is known."""
     here: type[BaseModel] | None = model
@@ -128,7 +137,7 @@ def _suggestion(path: FieldPath, model: type[BaseModel]) -> str:
     names = list(_fields(here)) if here is not None else []
     same = next((name for name in names if _plain(name) == _plain(wrong)), None)
     everywhere = {_plain(leaf): full for leaf, full in _paths_by_leaf(model).items()}
-    elsewhere = everywhere.get(_plain(wrong))
+    elsewhere = _foreign(path, model) or everywhere.get(_plain(wrong))
     close = difflib.get_close_matches(_plain(wrong), [_plain(name) for name in names], 1, 0.75)
     if same is None and elsewhere is None and close:
         same = next(name for name in names if _plain(name) == close[0])
