@@ -46,7 +46,17 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Fi
     """For each problem the path of its field, and one sentence that names field and fix."""
     for details in error.errors(include_url=False):
         if not _is_echo(details):
-            yield details["loc"], _sentence(details, model)
+            yield _place(details, model), _sentence(details, model)
+
+
+def _place(details: ErrorDetails, model: type[BaseModel]) -> FieldPath:
+    """Where the problem is: a rule over several fields stands at their section, and begins with
+    the field that it is about."""
+    path = details["loc"]
+    first = re.match(r"[\w.]+(?= (?!and ))", details["msg"].removeprefix("Value error, "))
+    named = first[0] if first and details["type"] == "value_error" else ""
+    inside = named in set(_walk(model)) and named.startswith(f"{field_name(path)}.".lstrip("."))
+    return tuple(named.split(".")) if inside else path
 
 
 def _is_echo(details: ErrorDetails) -> bool:
