@@ -10,7 +10,7 @@ violates its minimum is still evaluated.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from mfsdp_trainer.config import data, performance
+from mfsdp_trainer.config import checkpoint, data, logs, performance
 from mfsdp_trainer.contract import CONTAINER_NAME
 
 from . import rules
@@ -26,6 +26,9 @@ from .names import (
 from .refused import REFUSED
 
 _ENGINE: Final = "(self.useMegatronFSDP || self.useTorchFSDP2)"
+_NOT_UNSHARDED: Final = (
+    "!has(self.dataParallelShardingStrategy) || self.dataParallelShardingStrategy != 'no_shard'"
+)
 _PROCS: Final = (
     "(has(self.procsPerNode) ? self.procsPerNode : self.gpusPerNode > 0 ? self.gpusPerNode : 1)"
 )
@@ -81,8 +84,7 @@ _SHARDING_RULES: Final = (
     ),
     Rule(
         "",
-        f"self.dataParallelReplicas <= 1 || !{_ENGINE} || !has(self.dataParallelShardingStrategy)"
-        " || self.dataParallelShardingStrategy != 'no_shard'",
+        f"self.dataParallelReplicas <= 1 || !{_ENGINE} || {_NOT_UNSHARDED}",
         rules.REPLICAS_NEED_SHARDS,
         "dataParallelReplicas",
     ),
@@ -174,8 +176,7 @@ _PERFORMANCE_RULES: Final = tuple(
         ),
         (
             "(self.performance.prefetchLayers == 0 && !self.performance.separateGatherGroup) || "
-            "!has(self.dataParallelShardingStrategy) || "
-            "self.dataParallelShardingStrategy != 'no_shard'",
+            f"{_NOT_UNSHARDED}",
             performance.GATHERS_NEED_SHARDS,
             "prefetchLayers",
         ),
@@ -190,7 +191,7 @@ _PERFORMANCE_RULES: Final = tuple(
 )
 
 
-_RECORDS: Final = "['jsonl', 'parquet', 'arrow']"
+_RECORDS: Final = str([*data.RECORDS])
 _DEFAULT_TEXT: Final = f"self.textField == '{data.TEXT_FIELD}'"
 _DEFAULT_CHAT: Final = f"self.messagesField == '{data.MESSAGES_FIELD}'"
 _DEFAULT_TOKENS: Final = f"self.tokensField == '{data.TOKENS_FIELD}'"
@@ -208,14 +209,14 @@ def _source_rules(where: str) -> Iterator[Rule]:
     yield Rule(
         where,
         f"self.format in {_RECORDS} || ({_DEFAULT_TEXT} && {_DEFAULT_CHAT} && {_DEFAULT_TOKENS})",
-        rules.DATA_FIELDS,
+        data.DATA_FIELDS,
     )
     yield Rule(
         where,
         f"!(self.format in {_RECORDS}) || ((self.content == 'text' || {_DEFAULT_TEXT}) && "
         f"(self.content == 'chat' || {_DEFAULT_CHAT}) && "
         f"(self.content == 'tokens' || {_DEFAULT_TOKENS}))",
-        rules.DATA_FIELD,
+        data.DATA_FIELD,
     )
     yield Rule(
         where,
@@ -247,7 +248,7 @@ _SOURCE_RULES: Final = (
     Rule(
         "data",
         "!has(self.cachePath) || !self.cachePath.contains('://')",
-        rules.CACHE_PATH,
+        data.CACHE_PATH,
         "cachePath",
     ),
     Rule(
@@ -280,7 +281,7 @@ _SOURCE_RULES: Final = (
     Rule(
         "data.tokenizer",
         f"!has(self.vocabSize) || self.vocabSize == {data.BPE_SIZE} || self.kind == 'bpe'",
-        rules.BPE_SIZE,
+        data.SIZE_OF_BPE,
         "vocabSize",
     ),
 )
@@ -290,9 +291,13 @@ _MOUNT_PATH: Final = (
 )
 _PLACE_RULES: Final = (
     *(
-        Rule(parent, f"!has(self.{name}) || self.{name}.startsWith('/')", message, name)
+        Rule(
+            parent,
+            f"!has(self.{name}) || self.{name}.startsWith('/')",
+            f"{name} {rules.ABSOLUTE}",
+            name,
+        )
         for parent, name in rules.PATHS
-        for message in (f"{name} {rules.ABSOLUTE}",)
     ),
     Rule("gpuResource", f"self.matches('{rules.RESOURCE_PATTERN}')", rules.RESOURCE_FORM),
     Rule("checkpoint.pvc", f"self.matches('{rules.PVC_PATTERN}')", rules.PVC_FORM),
@@ -320,14 +325,14 @@ _PLACE_RULES: Final = (
     Rule(
         "checkpoint",
         "!has(self.keepBest) || self.keepBest == 0 || self.everySteps > 0",
-        rules.BEST_OF_SOME,
+        checkpoint.BEST_OF_SOME,
         "keepBest",
     ),
     Rule(
         "",
         "!has(self.logging.wandb) || self.logging.wandb.mode != 'offline' || "
         "self.checkpoint.path.startsWith('/')",
-        rules.OFFLINE_BESIDE,
+        logs.OFFLINE_BESIDE,
         "logging.wandb.mode",
     ),
     Rule("checkpoint.path", f"!self.matches('{rules.SYSTEM_PATTERN}')", rules.PATH_SYSTEM),
@@ -335,7 +340,7 @@ _PLACE_RULES: Final = (
         "",
         "!has(self.logging.profile) || !has(self.training) || !has(self.training.steps) || "
         "self.logging.profile.startStep + self.logging.profile.steps <= self.training.steps + 1",
-        rules.PROFILE_END,
+        logs.PROFILE_END,
         "logging.profile.startStep",
     ),
     Rule("logging.port", f"self != {rules.MASTER_PORT}", rules.PORT_TAKEN),

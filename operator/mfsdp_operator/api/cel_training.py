@@ -2,7 +2,15 @@
 
 from typing import Final
 
-from mfsdp_trainer.config.optimisation import ADAM_BETAS, ADAM_EPS, DECAY_FRACTION, MOMENTUM
+from mfsdp_trainer.config.optimisation import (
+    ADAM_BETAS,
+    ADAM_EPS,
+    BETAS_OF_ADAMW,
+    CONSTANT_RATE,
+    DECAY_FRACTION,
+    MOMENTUM,
+    MOMENTUM_OF_SGD,
+)
 
 from . import rules
 from .cel_rule import Rule
@@ -54,14 +62,14 @@ SCHEDULE_RULES: Final = (
     Rule(
         "training",
         "self.schedule != 'constant' || self.minLearningRate == 0.0",
-        rules.CONSTANT_RATE,
+        CONSTANT_RATE,
         "minLearningRate",
     ),
     # Defaults are filled in before rules are asked: a value that is one cannot be told from none.
     Rule(
         "training",
         f"self.optimizer == 'sgd' || self.momentum == {MOMENTUM}",
-        rules.MOMENTUM_OF_SGD,
+        MOMENTUM_OF_SGD,
         "optimizer",
     ),
     Rule(
@@ -69,7 +77,7 @@ SCHEDULE_RULES: Final = (
         "self.optimizer == 'adamw' || "
         f"(self.adamBeta1 == {ADAM_BETAS[0]} && self.adamBeta2 == {ADAM_BETAS[1]} "
         f"&& self.adamEps == {ADAM_EPS})",
-        rules.BETAS_OF_ADAMW,
+        BETAS_OF_ADAMW,
         "optimizer",
     ),
 )

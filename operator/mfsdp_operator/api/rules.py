@@ -82,15 +82,8 @@ WSD_ROOM: Final = (
     "training.schedule wsd: warmup and decay together must not exceed training.steps: shorten one "
     "of them"
 )
-MOMENTUM_OF_SGD: Final = "training.momentum is of optimizer sgd: set it, or drop momentum"
-BETAS_OF_ADAMW: Final = (
-    "training.adamBeta1, adamBeta2 and adamEps are of optimizer adamw: set it, or drop them"
-)
 WARMUP: Final = "training.warmupSteps must not exceed training.steps"
 MIN_LEARNING_RATE: Final = "training.minLearningRate must not exceed training.learningRate"
-CONSTANT_RATE: Final = (
-    "training.minLearningRate is not for schedule constant: choose another schedule, or drop it"
-)
 SECTION_REQUIRED: Final = (
     "required, unless template gives the container trainer a command of its own"
 )
@@ -117,30 +110,14 @@ PATHS: Final = (
 ABSOLUTE: Final = (
     "must be an absolute path in the container: models of a hub and URLs are not fetched"
 )
-DATA_FIELDS: Final = (
-    "textField, messagesField and tokensField are of records: set format to jsonl, parquet or "
-    "arrow, or drop them"
-)
-DATA_FIELD: Final = (
-    "textField is of content text, messagesField of chat, tokensField of tokens: set content to "
-    "match, or drop the field"
-)
 DATA_SPLIT: Final = "split is for format arrow: set it, or leave out split"
 DATA_WEIGHTS: Final = "give every entry of data.sources a weight, or none of them"
-CACHE_PATH: Final = (
-    "data.cachePath must be a directory, not an object store: tokens are memory-mapped"
-)
 VALIDATION_WEIGHT: Final = "data.validation takes no weight: leave it out"
 TOKENIZER_PATH: Final = (
     "kind huggingface needs a tokenizer directory: set data.tokenizer.path, or model.path to a "
     "model that has one"
 )
 TOKENIZER_KIND: Final = "only kind huggingface reads a path: set kind to huggingface, or drop path"
-BPE_SIZE: Final = "data.tokenizer.vocabSize is of kind bpe: set kind to bpe, or drop vocabSize"
-BEST_OF_SOME: Final = (
-    "checkpoint.keepBest chooses among the checkpoints of everySteps: set checkpoint.everySteps, "
-    "or leave keepBest at 0"
-)
 RESOURCE_FORM: Final = "must be the name of an extended resource, for instance nvidia.com/gpu"
 PVC_FORM: Final = "must be the name of a PersistentVolumeClaim in the job's namespace"
 PATH_FORM: Final = (
@@ -150,15 +127,9 @@ PATH_FORM: Final = (
 PVC_NEEDS_DIRECTORY: Final = (
     "is mounted at checkpoint.path, which is an object store here: leave out one of the two"
 )
-PVC_BEHIND_MOUNT: Final = "which holds checkpoint.path: leave out one of the two"
 PATH_SYSTEM: Final = (
     "must not be / or inside a directory of the container's own (/dev, /etc, /tmp, /usr ...): "
     "use another, for instance /checkpoints"
-)
-PROFILE_END: Final = "logging.profile: startStep + steps - 1 must not exceed training.steps"
-OFFLINE_BESIDE: Final = (
-    "logging.wandb.mode offline writes beside the checkpoints, and checkpoint.path is an object "
-    "store: use online, or a directory"
 )
 PORT_TAKEN: Final = f"{MASTER_PORT} is the port of the rendezvous: choose another"
 MAX_CONNECTIONS: Final = (
@@ -174,7 +145,10 @@ RESERVED_LABEL: Final = (
 
 def pvc_behind(mount: str) -> str:
     """Why a claim would not be in the pods."""
-    return f"template mounts a volume of its own at {mount}, {PVC_BEHIND_MOUNT}"
+    return (
+        f"template mounts a volume of its own at {mount}, which holds checkpoint.path: leave out "
+        "one of the two"
+    )
 
 
 def immutable(field: str) -> str:

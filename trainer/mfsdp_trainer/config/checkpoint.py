@@ -1,10 +1,16 @@
 """Where a run saves itself, how often, and where the finished model goes."""
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field, model_validator
 
 from .base import ConfigModel, PathText
+
+BEST_OF_SOME: Final = (
+    "checkpoint.keepBest chooses among the checkpoints of everySteps: set checkpoint.everySteps, "
+    "or leave keepBest at 0"
+)
 
 
 class ResumePolicy(StrEnum):
@@ -45,8 +51,5 @@ class CheckpointConfig(ConfigModel):
     @model_validator(mode="after")
     def _best_of_some(self) -> "CheckpointConfig":
         if self.keep_best and not self.every_steps:
-            raise ValueError(
-                "checkpoint.keepBest chooses among the checkpoints of everySteps: set "
-                "checkpoint.everySteps, or leave keepBest at 0"
-            )
+            raise ValueError(BEST_OF_SOME)
         return self

@@ -8,13 +8,26 @@ from pydantic import Field, model_validator
 
 from .base import ConfigModel, PathText
 
-_RECORDS = ("jsonl", "parquet", "arrow")
-_OF_RECORDS = ("jsonl", "parquet")
-"""Suffixes that say what is in a file."""
+RECORDS: Final = ("jsonl", "parquet", "arrow")
+RECORD_SUFFIXES: Final = ("jsonl", "parquet")
+"""Those that say what is in a file."""
 TEXT_FIELD: Final = "text"
 MESSAGES_FIELD: Final = "messages"
 TOKENS_FIELD: Final = "input_ids"
 BPE_SIZE: Final = 4096
+
+DATA_FIELDS: Final = (
+    "textField, messagesField and tokensField are of records: set format to jsonl, parquet or "
+    "arrow, or drop them"
+)
+DATA_FIELD: Final = (
+    "textField is of content text, messagesField of chat, tokensField of tokens: set content to "
+    "match, or drop the field"
+)
+SIZE_OF_BPE: Final = "data.tokenizer.vocabSize is of kind bpe: set kind to bpe, or drop vocabSize"
+CACHE_PATH: Final = (
+    "data.cachePath must be a directory, not an object store: tokens are memory-mapped"
+)
 
 
 class DataFormat(StrEnum):
@@ -80,13 +93,13 @@ class DataSource(ConfigModel):
             raise ValueError("set exactly one of path and builtin in each entry of data.sources")
         if self.builtin is not None and self.format is not DataFormat.TEXT:
             raise ValueError("builtin is text: leave out format, or set it to text")
-        if self.content is not DataContent.TEXT and self.format not in _RECORDS:
+        if self.content is not DataContent.TEXT and self.format not in RECORDS:
             raise ValueError(
                 "content chat and tokens are records: set format to jsonl, parquet or arrow"
             )
         self._require_fields()
         suffix = PurePosixPath(self.path or "").suffix[1:]
-        if self.format is DataFormat.TEXT and suffix in _OF_RECORDS:
+        if self.format is DataFormat.TEXT and suffix in RECORD_SUFFIXES:
             raise ValueError(f"{self.path} is not text: set format to {suffix}")
         if self.split is not None and self.format is not DataFormat.ARROW:
             raise ValueError("split is for format arrow: set it, or leave out split")
@@ -99,16 +112,10 @@ class DataSource(ConfigModel):
             DataContent.CHAT: self.messages_field != MESSAGES_FIELD,
             DataContent.TOKENS: self.tokens_field != TOKENS_FIELD,
         }
-        if self.format not in _RECORDS and any(named.values()):
-            raise ValueError(
-                "textField, messagesField and tokensField are of records: set format to jsonl, "
-                "parquet or arrow, or drop them"
-            )
+        if self.format not in RECORDS and any(named.values()):
+            raise ValueError(DATA_FIELDS)
         if any(found for content, found in named.items() if content is not self.content):
-            raise ValueError(
-                "textField is of content text, messagesField of chat, tokensField of tokens: set "
-                "content to match, or drop the field"
-            )
+            raise ValueError(DATA_FIELD)
 
 
 class TokenizerKind(StrEnum):
@@ -137,9 +144,7 @@ class TokenizerConfig(ConfigModel):
     @model_validator(mode="after")
     def _size_of_bpe(self) -> "TokenizerConfig":
         if self.vocab_size != BPE_SIZE and self.kind is not TokenizerKind.BPE:
-            raise ValueError(
-                "data.tokenizer.vocabSize is of kind bpe: set kind to bpe, or drop vocabSize"
-            )
+            raise ValueError(SIZE_OF_BPE)
         return self
 
 
@@ -192,7 +197,5 @@ class DataConfig(ConfigModel):
         if any(source.weight is not None for source in self.validation):
             raise ValueError("data.validation takes no weight: leave it out")
         if self.cache_path is not None and "://" in self.cache_path:
-            raise ValueError(
-                "data.cachePath must be a directory, not an object store: tokens are memory-mapped"
-            )
+            raise ValueError(CACHE_PATH)
         return self

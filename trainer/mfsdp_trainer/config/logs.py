@@ -1,13 +1,19 @@
 """What a run prints, serves, and writes for machines."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from .base import ConfigModel, PathText
 
 type Name = Annotated[str, Field(min_length=1, max_length=256)]
+
+PROFILE_END: Final = "logging.profile: startStep + steps - 1 must not exceed training.steps"
+OFFLINE_BESIDE: Final = (
+    "logging.wandb.mode offline writes beside the checkpoints, and checkpoint.path is an object "
+    "store: use online, or a directory"
+)
 
 
 class WandbMode(StrEnum):

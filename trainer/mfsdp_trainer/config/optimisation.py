@@ -40,6 +40,14 @@ ADAM_BETAS: Final = (0.9, 0.95)
 ADAM_EPS: Final = 1e-8
 MOMENTUM: Final = 0.9
 
+CONSTANT_RATE: Final = (
+    "training.minLearningRate is not for schedule constant: choose another schedule, or drop it"
+)
+MOMENTUM_OF_SGD: Final = "training.momentum is of optimizer sgd: set it, or drop momentum"
+BETAS_OF_ADAMW: Final = (
+    "training.adamBeta1, adamBeta2 and adamEps are of optimizer adamw: set it, or drop them"
+)
+
 
 def _compiles(pattern: str) -> str:
     try:

@@ -5,7 +5,7 @@ from pydantic import Field, model_validator
 from .checkpoint import CheckpointConfig
 from .data import DataConfig
 from .hang import HangConfig
-from .logs import LoggingConfig, WandbMode
+from .logs import OFFLINE_BESIDE, PROFILE_END, LoggingConfig, WandbMode
 from .model import ModelConfig
 from .performance import PerformanceConfig, require_possible
 from .sharding import ResolvedSharding, ShardingFields, resolve_sharding
@@ -57,15 +57,10 @@ class TrainerConfig(ShardingFields):
         )
         profile, steps = self.logging.profile, self.training.steps
         if profile is not None and steps is not None and profile.last_step > steps:
-            raise ValueError(
-                "logging.profile: startStep + steps - 1 must not exceed training.steps"
-            )
+            raise ValueError(PROFILE_END)
         wandb = self.logging.wandb
         if wandb and wandb.mode is WandbMode.OFFLINE and "://" in self.checkpoint.path:
-            raise ValueError(
-                "logging.wandb.mode offline writes beside the checkpoints, and checkpoint.path is "
-                "an object store: use online, or a directory"
-            )
+            raise ValueError(OFFLINE_BESIDE)
         return self
 
     @property

@@ -12,8 +12,11 @@ from .batch import BatchRamp, batch_at, steps_until
 from .optimisation import (
     ADAM_BETAS,
     ADAM_EPS,
+    BETAS_OF_ADAMW,
+    CONSTANT_RATE,
     DECAY_FRACTION,
     MOMENTUM,
+    MOMENTUM_OF_SGD,
     DecayForm,
     NamePattern,
     OptimizerKind,
@@ -193,8 +196,7 @@ _RULES: Final[tuple[tuple[Callable[[TrainingConfig], bool], str], ...]] = (
     ),
     (
         lambda t: t.schedule is not Schedule.CONSTANT or not t.min_learning_rate,
-        "training.minLearningRate is not for schedule constant: choose another schedule, or drop "
-        "it",
+        CONSTANT_RATE,
     ),
     (
         lambda t: t.steps is None or t.warmup_steps <= t.steps,
@@ -224,14 +226,14 @@ _RULES: Final[tuple[tuple[Callable[[TrainingConfig], bool], str], ...]] = (
     # The same as in the CRD, which cannot tell a default from a wish for it.
     (
         lambda t: t.optimizer is OptimizerKind.SGD or t.momentum == MOMENTUM,
-        "training.momentum is of optimizer sgd: set it, or drop momentum",
+        MOMENTUM_OF_SGD,
     ),
     (
         lambda t: (
             t.optimizer is OptimizerKind.ADAMW
             or (t.adam_beta1, t.adam_beta2, t.adam_eps) == (*ADAM_BETAS, ADAM_EPS)
         ),
-        "training.adamBeta1, adamBeta2 and adamEps are of optimizer adamw: set it, or drop them",
+        BETAS_OF_ADAMW,
     ),
     (
         _ramp_is_even,
